@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from perdure.blocking import Bridge
+from perdure.clock import Clock, SystemClock
+from perdure.engine.engine import Engine, RunHandle
+from perdure.engine.registry import Function, Registry
+from perdure.engine.store import RunRow, RunStore
+from perdure.engine.worker import WorkerOptions
+from perdure.errors import EngineClosed, InvalidUrl
+from perdure.observe import Observer
+from perdure.perform import Ports, Probe
+
+F = TypeVar("F", bound=Function)
+
+_SQLITE = "sqlite:///"
+
+
+class App:
+    """Run functions and the place where their runs live; the only wiring there is.
+
+    `url` is `sqlite:///runs.db` for a file in the current folder, or `sqlite:////var/lib/runs.db`
+    for an absolute path. `async with app:` opens the store and executes runs; `app.connect()`
+    opens it only to start runs and look at them.
+
+    `worker` says how this process executes runs. `busy_seconds` is how long a write waits for
+    another process's. `clock` and `probe` are for tests: a clock that they turn by hand, and a
+    function called at each named point where a crash leaves a different state.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        worker: WorkerOptions | None = None,
+        busy_seconds: float = 60.0,
+        clock: Clock | None = None,
+        probe: Probe | None = None,
+    ) -> None:
+        self.url = url
+        self.observer = Observer()
+        self._path = _path_of(url)
+        self._options = worker or WorkerOptions()
+        self._busy_seconds = busy_seconds
+        self._clock = clock or SystemClock()
+        self._probe = probe or _no_probe
+        self._registry = Registry()
+        self._engine: Engine | None = None
+
+    def run(self, *, version: int, name: str | None = None) -> Callable[[F], F]:
+        """Register an `async def f(context)` or `async def f(context, input)` as a run function.
+
+        After a crash it is called again from its start, so everything in it that reaches outside
+        goes through `context`. `name` (default: the function's) and `version` are what a run
+        remembers of its code: raise the version when the operations it asks for change, and keep
+        the old function registered until its runs have ended. Raises `InvalidFunction`.
+        """
+
+        def register(function: F) -> F:
+            self._registry.add(function, name, version)
+            return function
+
+        return register
+
+    async def start(
+        self,
+        function: Function | str,
+        input: Any = None,  # noqa: A002 - the word for it everywhere
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> RunHandle:
+        """Start a run and return at once.
+
+        `input` is a JSON value. With `run_id` the call is idempotent: the same id and input give
+        the same run, whatever became of it; another input raises `RunConflict`. Without, the run
+        gets an id of its own. By default the newest version of the function is started.
+
+        Durable when it returns: the run, fsynced; it will be executed.
+        If it raises: nothing was written. `UnknownFunction`, `RunConflict`, `InvalidPayload`,
+        `InvalidInvocation` for a malformed id, `EngineClosed`, or a `StorageError`.
+        """
+        return await self.engine.start(function, input, run_id, version)
+
+    def handle(self, run_id: str) -> RunHandle:
+        """Return a handle to a run that was started earlier, in this process or any other."""
+        return RunHandle(self.engine, run_id)
+
+    def run_sync(
+        self,
+        function: Function | str,
+        input: Any = None,  # noqa: A002 - as in start
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> Any:
+        """Start a run from a program without an event loop, wait for it and return its result.
+
+        The App is open for this call only. Raises as `start` and `RunHandle.result` do.
+        """
+
+        async def whole() -> Any:
+            async with self:
+                handle = await self.start(function, input, run_id=run_id, version=version)
+                return await handle.result()
+
+        with Bridge() as bridge:
+            return bridge.call(whole())
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[App]:
+        """Open the store without executing anything: to start runs and to look at them."""
+        await self._open(work=False)
+        try:
+            yield self
+        finally:
+            await self._close()
+
+    async def __aenter__(self) -> Self:
+        await self._open(work=True)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._close()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the open App; raises `EngineClosed` when it is not open."""
+        if self._engine is None:
+            raise EngineClosed("the App is not open: use it inside `async with app:`")
+        return self._engine
+
+    @property
+    def store(self) -> RunStore:
+        """The store of the open App, for those who look at runs."""
+        return self.engine.store
+
+    @property
+    def functions(self) -> Sequence[tuple[str, int]]:
+        """The names and versions of the run functions registered here."""
+        return self._registry.served()
+
+    async def find(self, run_id: str) -> RunRow:
+        """Return a run as it stands; raises `UnknownRun`."""
+        return await self.engine.find(run_id)
+
+    async def resume(self, run_id: str) -> RunRow:
+        """Let a run that needs attention go on, after what stopped it was mended.
+
+        Durable when it returns: the new state, fsynced. Raises `UnknownRun`.
+        """
+        return await self.engine.resume(run_id)
+
+    async def _open(self, *, work: bool) -> None:
+        if self._engine is not None:
+            raise EngineClosed("the App is open already; open it once a process")
+        store = self._open_store()
+        ports = Ports(store, self._clock, self.observer, self._probe)
+        engine = Engine(store, ports, self._registry, self._options)
+        try:
+            await engine.open(work=work)
+        except BaseException:
+            await engine.close()
+            raise
+        self._engine = engine
+
+    async def _close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    def _open_store(self) -> RunStore:
+        # Imported here, so that a program pays only for the driver that its URL names.
+        driver = importlib.import_module("perdure.storage.sqlite")
+        return driver.SqliteStorage(
+            self._path,
+            self._clock,
+            self.observer,
+            busy_seconds=self._busy_seconds,
+            probe=self._probe,
+        )
+
+
+def _no_probe(point: str) -> None:
+    del point
+
+
+def _path_of(url: str) -> Path:
+    if not url.startswith(_SQLITE):
+        raise InvalidUrl(
+            f"{url!r} is not a URL that perdure can open: it is 'sqlite:///' and a path, such as"
+            " sqlite:///runs.db or sqlite:////var/lib/runs.db"
+        )
+    path = url.removeprefix(_SQLITE)
+    if not path or path.startswith(":memory:") or "?" in path:
+        raise InvalidUrl(f"{url!r} names no file; runs live in one, such as sqlite:///runs.db")
+    return Path(path)

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from perdure.canonical import decode, encode
+from perdure.errors import ForeignTask, InvalidFunction
+from perdure.ids import check_identifier, shortened
+from perdure.journal.invocation import Invocation, OperationKind
+from perdure.journal.record import Outcome, Success
+from perdure.perform import Handler, Performed, Performer
+from perdure.retry import RetryPolicy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_current: ContextVar[Context | None] = ContextVar("perdure_context", default=None)
+_DECLARATION: Final = "__perdure_operation__"
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """How a function is performed: its handler id in the journal and its retries."""
+
+    handler_id: str
+    retry: RetryPolicy | None = None
+
+
+def operation(
+    *, name: str | None = None, version: int = 1, retry: RetryPolicy | None = None
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Declare how `context.call` performs a function.
+
+    `name` is the handler id that the journal keeps (default: the function's qualified name);
+    keep it when the function is renamed or moved. Raise `version` when the function means
+    something else: a run that recorded the old version then asks for attention instead of taking
+    the old answer for the new question. `retry` says which failures are tried again, and when.
+    """
+
+    def declare(function: Callable[P, T]) -> Callable[P, T]:
+        setattr(function, _DECLARATION, Operation(_handler_id(function, name, version), retry))
+        return function
+
+    return declare
+
+
+def current() -> Context | None:
+    """Return the context of the run or operation that this code is part of, or None outside."""
+    return _current.get()
+
+
+class Context:
+    """What the code of a run holds: everything that reaches outside goes through it.
+
+    Operations are numbered in the order in which the code asks for them, so the same code gives
+    the same identities on every execution. One task owns a context; give concurrent tasks a
+    `branch` each.
+    """
+
+    def __init__(self, performer: Performer, started_at: float, namespace: str = "") -> None:
+        self.namespace = namespace
+        self.started_at = started_at
+        self._performer = performer
+        self._counters: Counter[str] = Counter()
+        self._calls = 0
+        self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run; every operation's key begins with it."""
+        return self._performer.fence.run_id
+
+    @overload
+    def call(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def call(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    def call(
+        self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Perform a function as one operation and return what it returned.
+
+        The arguments and the result are JSON values and come back as such: None, bool, int,
+        float, str, list, and dict with str keys. A function that is not async runs in a thread.
+        The operation has its number as soon as `call` returns, so
+        `asyncio.gather(context.call(a), context.call(b))` is the same on every execution.
+
+        Durable when it returns: the result, fsynced; a replay returns it without calling.
+        If it raises: `OperationFailed` with what the function raised, now and on every replay;
+        `InvalidPayload` for arguments that are not JSON values, `ForeignTask` from a task that
+        does not own this context, `InvalidFunction` for one without a usable name.
+        """
+        declared = _declared(function)
+        return self._call(self._next(), declared, function, args, kwargs)
+
+    def branch(self, name: str) -> Context:
+        """Return a context of its own for one of several concurrent tasks.
+
+        `name` is made of letters, digits, `_` and `-`; a name used again gets the next number.
+        """
+        self._own()
+        check_identifier(name, "branch name")
+        number = self.counter(f"branch.{name}")
+        return self._child(f"branch.{name}.{number}")
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Wait; a later attempt of the run waits for what remains, not again for the whole.
+
+        Durable when it returns: that the wait is over.
+        """
+        self._own()
+        number = self.counter("sleep")
+        document = encode({"delay_ms": round(seconds * 1000)})
+        invocation = self._invocation(
+            OperationKind.RETRY_DELAY, "sleep", number, "perdure.sleep", document
+        )
+        return self._performer.delay(invocation, seconds)
+
+    async def now(self) -> datetime:
+        """Return the time, recorded: every execution of the run sees the same."""
+        stamp = await self.call(_wall_time)
+        return datetime.fromtimestamp(stamp, UTC)
+
+    def uuid(self) -> uuid.UUID:
+        """Return an id that is unique to this place in the run, and the same on every execution."""
+        return uuid.UUID(bytes=self._entropy("uuid")[:16], version=4)
+
+    def random(self) -> random.Random:
+        """Return a random generator whose seed is this place in the run; not for secrets."""
+        return random.Random(self._entropy("random"))  # noqa: S311 - replay needs the same numbers
+
+    def key(self, step_id: str, sequence: int) -> str:
+        """Return the stable key of an operation of this context."""
+        step_id = f"{self.namespace}.{step_id}" if self.namespace else step_id
+        return f"{self.run_id}/{step_id}/{sequence}"
+
+    def counter(self, name: str) -> int:
+        """Return 1, 2, 3, … for each use of a name in this context."""
+        self._counters[name] += 1
+        return self._counters[name]
+
+    async def perform(
+        self,
+        kind: OperationKind,
+        step_id: str,
+        sequence: int,
+        handler_id: str,
+        input_json: bytes,
+        handler: Handler,
+        *,
+        retry: RetryPolicy | None = None,
+        cuts: tuple[int, ...] = (),
+    ) -> Performed:
+        """Perform one operation whose identity the caller assigned; what adapters build on.
+
+        `step_id` is taken within this context's namespace. While the handler runs, `current()`
+        is a context below this operation, so that what it performs has its own identity. `cuts`
+        are offsets at which the store may split the input to share equal beginnings.
+
+        Durable when it returns and if it raises: as `Performer.perform`.
+        """
+        invocation = self._invocation(kind, step_id, sequence, handler_id, input_json)
+        return await self.execute(invocation, handler, retry=retry, cuts=cuts)
+
+    async def execute(
+        self,
+        invocation: Invocation,
+        handler: Handler,
+        *,
+        retry: RetryPolicy | None = None,
+        cuts: tuple[int, ...] = (),
+    ) -> Performed:
+        """Perform an invocation of this run that is complete, namespace included.
+
+        Durable when it returns and if it raises: as `Performer.perform`.
+        """
+
+        async def below() -> Outcome:
+            child = self._below(f"{invocation.step_id}.{invocation.sequence}")
+            token = _current.set(child)
+            try:
+                return await handler()
+            finally:
+                _current.reset(token)
+
+        return await self._performer.perform(invocation, below, retry=retry, cuts=cuts)
+
+    def enter(self) -> None:
+        """Make this the context that `current()` returns for the rest of the current task."""
+        _current.set(self)
+
+    async def _call(
+        self,
+        sequence: int,
+        declared: Operation,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        input_json = encode({"args": [*args], "kwargs": {**kwargs}}, what="arguments")
+
+        async def handler() -> Outcome:
+            return Success(encode(await _invoke(function, args, kwargs)))
+
+        performed = await self.perform(
+            OperationKind.TOOL_CALL,
+            "call",
+            sequence,
+            declared.handler_id,
+            input_json,
+            handler,
+            retry=declared.retry,
+        )
+        if isinstance(performed.outcome, Success):
+            return decode(performed.outcome.output_json)
+        return performed.output(self.key("call", sequence))
+
+    def _next(self) -> int:
+        self._own()
+        self._calls += 1
+        return self._calls
+
+    def _own(self) -> None:
+        task = asyncio.current_task()
+        if self._task is None:
+            self._task = task
+        elif self._task is not task:
+            raise ForeignTask(
+                f"run {self.run_id}: a context is used by two tasks, whose order a replay cannot"
+                " repeat; give each task its own: context.branch('name')"
+            )
+
+    def _child(self, name: str) -> Context:
+        return self._below(f"{self.namespace}.{name}" if self.namespace else name)
+
+    def _below(self, namespace: str) -> Context:
+        return Context(self._performer, self.started_at, shortened(namespace))
+
+    def _invocation(
+        self, kind: OperationKind, step_id: str, sequence: int, handler_id: str, input_json: bytes
+    ) -> Invocation:
+        if self.namespace:
+            step_id = f"{self.namespace}.{step_id}"
+        return Invocation(self.run_id, step_id, sequence, kind, handler_id, input_json)
+
+    def _entropy(self, purpose: str) -> bytes:
+        number = self.counter(purpose)
+        seed = f"{self.run_id}/{self.namespace}/{purpose}/{number}"
+        return hashlib.sha256(seed.encode()).digest()
+
+
+async def _invoke(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    thread = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        result = await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        # A thread cannot be stopped. To leave before it ends would let another worker begin the
+        # operation while this one still acts.
+        await asyncio.wait([thread])
+        raise
+    return await result if inspect.isawaitable(result) else result
+
+
+def _declared(function: Callable[..., Any]) -> Operation:
+    declared = getattr(function, _DECLARATION, None)
+    return declared if isinstance(declared, Operation) else _undeclared(function)
+
+
+@functools.lru_cache(maxsize=1024)
+def _undeclared(function: Callable[..., Any]) -> Operation:
+    return Operation(_handler_id(function, None, 1))
+
+
+def _handler_id(function: Callable[..., Any], name: str | None, version: int) -> str:
+    if name is None:
+        bare: Any = function
+        while isinstance(bare, functools.partial):
+            bare = bare.func
+        name = str(getattr(bare, "__qualname__", type(bare).__qualname__))
+        name = name.replace(".<locals>", "")
+        if "<lambda>" in name:
+            raise InvalidFunction(
+                "a lambda has no name that a later execution would find; give the operation one:"
+                " operation(name='…')(function)"
+            )
+    check_identifier(name, "handler id")
+    return name if version == 1 else f"{name}.v{version}"
+
+
+@operation(name="perdure.now")
+async def _wall_time() -> float:
+    return time.time()

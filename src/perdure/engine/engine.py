@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+from perdure.canonical import decode, encode
+from perdure.engine.registry import Function, Registry, RunFunction
+from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore
+from perdure.engine.worker import Worker, WorkerOptions
+from perdure.errors import (
+    RunCancelled,
+    RunConflict,
+    RunFailed,
+    RunNeedsAttention,
+    StorageError,
+    UnknownRun,
+)
+from perdure.ids import check_identifier, new_run_id
+from perdure.observe import log
+from perdure.perform import Ports
+
+
+class RunHandle:
+    """A run that was started, here or anywhere."""
+
+    def __init__(self, engine: Engine, run_id: str) -> None:
+        self.run_id = run_id
+        self._engine = engine
+
+    async def result(self) -> Any:
+        """Wait for the run to end and return what its function returned.
+
+        Raises `RunFailed`, `RunCancelled`, or `RunNeedsAttention` when a person has to act first.
+        """
+        return await self._engine.result(self.run_id)
+
+    async def status(self) -> RunState:
+        """Return where the run stands."""
+        return (await self._engine.find(self.run_id)).state
+
+    async def cancel(self) -> RunState:
+        """Ask for the run's end and return where it stands; its code sees a cancellation.
+
+        Durable when it returns: the cancellation or the request for it, fsynced.
+        """
+        return (await self._engine.cancel(self.run_id)).state
+
+
+class Engine:
+    """Starts runs, drives them through a worker, and waits for those of others."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        ports: Ports,
+        registry: Registry,
+        options: WorkerOptions,
+    ) -> None:
+        self.store = store
+        self._registry = registry
+        self._options = options
+        self._ports = ports
+        self._worker: Worker | None = None
+        self._waiting: dict[str, list[asyncio.Future[RunEnd]]] = {}
+        self._ticks: asyncio.Task[None] | None = None
+
+    async def open(self, *, work: bool) -> None:
+        """Begin to watch the store and, with `work`, to execute runs."""
+        if work:
+            self._worker = Worker(
+                self.store, self._ports, self._registry, self._options, self._settle
+            )
+            await self._worker.open()
+        self._ticks = asyncio.create_task(self._tick_for_ever(), name="perdure engine")
+
+    async def close(self) -> None:
+        """Stop, give unfinished runs back, and close the store."""
+        if self._ticks is not None:
+            self._ticks.cancel()
+            await asyncio.wait([self._ticks])
+        try:
+            if self._worker is not None:
+                await self._worker.close()
+        finally:
+            await self.store.close()
+
+    async def start(
+        self, function: Function | str, value: Any, run_id: str | None, version: int | None
+    ) -> RunHandle:
+        """Write a run, or find the one that this id already names.
+
+        Durable when it returns: the run, fsynced.
+        """
+        registered = self._registered(function, version)
+        input_json = encode(value, what="input")
+        run_id = new_run_id() if run_id is None else check_identifier(run_id, "run id")
+        run = NewRun(
+            run_id, registered.name, registered.version, input_json, self._ports.clock.now()
+        )
+        holder = None if self._worker is None else self._worker.holder
+        started = await self.store.start_run(run, holder)
+        if not started.created:
+            _check_same(started.row, run)
+        else:
+            self._ports.observer.count("perdure_run_started_total")
+        if started.claimed is not None and self._worker is not None:
+            self._worker.execute(started.claimed)
+        return RunHandle(self, run_id)
+
+    async def result(self, run_id: str) -> Any:
+        """Wait for a run to end and return what its function returned."""
+        end = await self._end_of(run_id)
+        match end.state:
+            case RunState.COMPLETED:
+                assert end.output_json is not None
+                return decode(end.output_json)
+            case RunState.CANCELLED:
+                raise RunCancelled(run_id)
+            case _:
+                assert end.problem is not None
+                problem = end.problem
+                if end.state is RunState.NEEDS_ATTENTION:
+                    raise RunNeedsAttention(run_id, code=problem.code, message=problem.message)
+                raise RunFailed(
+                    run_id,
+                    code=problem.code,
+                    type_name=problem.type_name,
+                    message=problem.message,
+                )
+
+    async def find(self, run_id: str) -> RunRow:
+        """Return a run as it stands; raises `UnknownRun`."""
+        return _known(run_id, await self.store.read_run(run_id))
+
+    async def cancel(self, run_id: str) -> RunRow:
+        """Cancel a run, or ask its worker to; raises `UnknownRun`.
+
+        Durable when it returns: the cancellation or the request, fsynced.
+        """
+        row = _known(run_id, await self.store.request_cancel(run_id))
+        self._settle_row(row)
+        return row
+
+    async def resume(self, run_id: str) -> RunRow:
+        """Let a run that needs attention go on; raises `UnknownRun`.
+
+        Durable when it returns: the new state, fsynced.
+        """
+        return _known(run_id, await self.store.resume_run(run_id))
+
+    async def _end_of(self, run_id: str) -> RunEnd:
+        if self._worker is None or not self._worker.executes(run_id):
+            row = await self.find(run_id)
+            if row.state.settled:
+                return _end(row)
+        future: asyncio.Future[RunEnd] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run_id, []).append(future)
+        return await future
+
+    async def _tick_for_ever(self) -> None:
+        complaint = ""
+        while True:
+            await asyncio.sleep(self._options.poll_seconds)
+            try:
+                changed = self.store.changed()
+                if changed:
+                    await self._look_for_ends()
+                if self._worker is not None:
+                    await self._worker.tick(changed=changed)
+                complaint = ""
+            except StorageError as error:
+                if str(error) != complaint:
+                    complaint = str(error)
+                    log.error("the engine waits for its store: %s", error)
+            except Exception:  # noqa: BLE001 - the loop that recovers runs must outlive a bug
+                log.exception("the engine goes on after an unexpected error")
+
+    async def _look_for_ends(self) -> None:
+        worker = self._worker
+        elsewhere = [
+            run_id for run_id in self._waiting if worker is None or not worker.executes(run_id)
+        ]
+        if elsewhere:
+            for row in await self.store.read_settled(elsewhere):
+                self._settle_row(row)
+
+    def _settle_row(self, row: RunRow) -> None:
+        if row.state.settled:
+            self._settle(row.run_id, _end(row))
+
+    def _settle(self, run_id: str, end: RunEnd) -> None:
+        for future in self._waiting.pop(run_id, ()):
+            if not future.done():
+                future.set_result(end)
+
+    def _registered(self, function: Function | str, version: int | None) -> RunFunction:
+        if isinstance(function, str):
+            return self._registry.find(function, version)
+        registered = self._registry.of(function)
+        return registered if version is None else self._registry.find(registered.name, version)
+
+
+def _end(row: RunRow) -> RunEnd:
+    return RunEnd(row.state, row.output_json, row.problem)
+
+
+def _known(run_id: str, row: RunRow | None) -> RunRow:
+    if row is None:
+        raise UnknownRun(f"there is no run {run_id!r} in this store")
+    return row
+
+
+def _check_same(row: RunRow, run: NewRun) -> None:
+    if row.function != run.function:
+        raise RunConflict(
+            f"run {run.run_id} exists and calls {row.function!r}, not {run.function!r}; start this"
+            " one under another id"
+        )
+    if row.input_sha256 != hashlib.sha256(run.input_json).digest():
+        raise RunConflict(
+            f"run {run.run_id} exists with another input; start this one under another id, or pass"
+            " the input it was started with"
+        )

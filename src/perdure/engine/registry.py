@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.errors import InvalidFunction, InvalidInvocation, UnknownFunction
+from perdure.ids import check_identifier
+
+Function = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class RunFunction(msgspec.Struct, frozen=True):
+    """A registered run function: what is called again from its start after a crash."""
+
+    name: str
+    version: int
+    function: Function
+    takes_input: bool
+
+    def call(self, context: object, value: Any) -> Coroutine[Any, Any, Any]:
+        """Call the function with a run's context and, if it takes one, its input."""
+        return self.function(context, value) if self.takes_input else self.function(context)
+
+
+class Registry:
+    """The run functions of an App, by name and version."""
+
+    def __init__(self) -> None:
+        self._functions: dict[tuple[str, int], RunFunction] = {}
+
+    def add(self, function: Function, name: str | None, version: int) -> RunFunction:
+        """Register a run function.
+
+        Raises `InvalidFunction` when it is not `async def f(context)` or
+        `async def f(context, input)`, when the version is not a positive whole number, or when
+        the name and version are taken.
+        """
+        name = name or str(getattr(function, "__name__", ""))
+        try:
+            check_identifier(name, "run function name")
+        except InvalidInvocation as error:
+            raise InvalidFunction(f"{error}; pass name='…'") from error
+        if type(version) is not int or version < 1:
+            raise InvalidFunction(
+                f"the version of {name!r} is a whole number from 1, not {version!r}"
+            )
+        if (name, version) in self._functions:
+            raise InvalidFunction(
+                f"{name}@{version} is registered already; raise its version, or give it a name"
+            )
+        registered = RunFunction(name, version, function, _takes_input(function, name))
+        self._functions[name, version] = registered
+        return registered
+
+    def find(self, name: str, version: int | None = None) -> RunFunction:
+        """Return a run function; without a version, its newest one.
+
+        Raises `UnknownFunction`, naming those that exist.
+        """
+        versions = [key[1] for key in self._functions if key[0] == name]
+        found = self._functions.get((name, version or max(versions, default=0)))
+        if found is None:
+            known = ", ".join(f"{key[0]}@{key[1]}" for key in sorted(self._functions)) or "none"
+            wanted = name if version is None else f"{name}@{version}"
+            raise UnknownFunction(f"no run function {wanted!r} is registered; there is: {known}")
+        return found
+
+    def of(self, function: Function) -> RunFunction:
+        """Return the newest registration of a function object.
+
+        Raises `UnknownFunction` for one that was not registered.
+        """
+        found = [entry for entry in self._functions.values() if entry.function is function]
+        if not found:
+            name = getattr(function, "__name__", repr(function))
+            raise UnknownFunction(f"{name} is not a run function; put @app.run(version=1) on it")
+        return max(found, key=lambda entry: entry.version)
+
+    def served(self) -> Sequence[tuple[str, int]]:
+        """Return the names and versions that this process can run."""
+        return sorted(self._functions)
+
+
+def _takes_input(function: Function, name: str) -> bool:
+    if not inspect.iscoroutinefunction(function):
+        raise InvalidFunction(f"run function {name!r} must be declared with async def")
+    needed = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    if len(needed) not in {1, 2}:
+        raise InvalidFunction(
+            f"run function {name!r} takes (context) or (context, input), not {len(needed)}"
+            " parameters; put several values into one input object"
+        )
+    return len(needed) == 2

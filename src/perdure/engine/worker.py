@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from perdure.engine.execution import Execution, StopReason
+from perdure.engine.lease import Lease
+from perdure.engine.registry import Registry
+from perdure.engine.store import ClaimedRun, RunEnd, RunStore, WorkerNews
+from perdure.errors import LeaseLost, StorageError
+from perdure.fence import Fence
+from perdure.journal.store import Journal
+from perdure.observe import log
+from perdure.perform import Performer, Ports
+
+_RETRY_SECONDS: Final = 0.25
+_PATIENCE_SECONDS: Final = 5.0
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker behaves.
+
+    `name` shows up in timelines and need not be unique. `concurrency` bounds the runs that it
+    executes at once. `lease_seconds` is how long its runs stay its own when it stops answering
+    without having died; a death on the same host is noticed at once, within `sweep_seconds`.
+    `poll_seconds` is how often it looks for work that another process wrote.
+    """
+
+    name: str = "worker"
+    concurrency: int = 100
+    lease_seconds: float = 15.0
+    sweep_seconds: float = 0.25
+    poll_seconds: float = 0.05
+
+
+class Worker:
+    """Claims runs and executes them, for as long as it owns them."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        ports: Ports,
+        registry: Registry,
+        options: WorkerOptions,
+        settled: Callable[[str, RunEnd], None],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._options = options
+        self._ports = ports
+        self._clock = ports.clock
+        self._observer = ports.observer
+        self._settled = settled
+        self._lease: Lease | None = None
+        self._executions: dict[str, Execution] = {}
+        self._loop = asyncio.get_running_loop()
+        self._strays: set[tuple[str, int]] = set()
+        self._chores: set[asyncio.Task[None]] = set()
+        self._backlog = True
+        self._swept_at = float("-inf")
+        self._closing = False
+
+    @property
+    def holder(self) -> str | None:
+        """The holder under which a run may be claimed right now, or None."""
+        full = len(self._executions) >= self._options.concurrency
+        return None if full or self._closing or self._lease is None else self._lease.holder
+
+    def executes(self, run_id: str) -> bool:
+        """Return whether this worker executes a run right now."""
+        return run_id in self._executions
+
+    async def open(self) -> None:
+        """Become known to the store and take a lease.
+
+        Durable when it returns: the lease, fsynced.
+        """
+        seconds = self._options.lease_seconds
+        holder = await self._store.register_worker(self._options.name, seconds)
+        self._lease = Lease(
+            self._store,
+            holder,
+            seconds,
+            self._clock,
+            lambda news: self._call_loop(lambda: self._hear(news)),
+            lambda: self._call_loop(self._lose_all),
+        )
+
+    async def tick(self, *, changed: bool) -> None:
+        """Take over from the dead and claim what waits; called again and again.
+
+        `changed` says that somebody wrote to the store since the last call.
+        """
+        if self._closing:
+            return
+        if self._lease is None:
+            await self.open()
+        now = self._clock.monotonic()
+        if now - self._swept_at >= self._options.sweep_seconds:
+            self._swept_at = now
+            assert self._lease is not None
+            released = await self._store.sweep(self._lease.holder)
+            self._observer.count("perdure_run_recovered_total", released)
+            self._backlog = self._backlog or released > 0
+        if changed:
+            self._backlog = True
+            await self._look_for_cancels()
+        await self._claim()
+
+    def execute(self, claim: ClaimedRun) -> None:
+        """Execute a run that was claimed for this worker's holder."""
+        self._observer.count("perdure_run_claimed_total")
+        function = self._registry.find(claim.function, claim.version)
+        execution = Execution(claim, function)
+        self._executions[claim.fence.run_id] = execution
+        execution.task = asyncio.create_task(
+            self._execute(execution), name=f"perdure {claim.fence.run_id}"
+        )
+
+    async def close(self) -> None:
+        """Stop every execution, give the runs back and give up the lease.
+
+        Durable when it returns: the release, fsynced.
+        """
+        self._closing = True
+        for execution in list(self._executions.values()):
+            execution.stop(StopReason.CLOSING)
+        await self._wait_for_executions()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await asyncio.to_thread(lease.stop)
+            await self._store.retire_worker(lease.holder)
+
+    async def _wait_for_executions(self) -> None:
+        # Without a limit: a run that were given back while its code still acts would act twice.
+        while tasks := [entry.task for entry in self._executions.values() if entry.task]:
+            _, pending = await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
+            if pending:
+                names = ", ".join(sorted(self._executions))
+                log.warning("waiting for operations that ignore their cancellation: %s", names)
+
+    async def _claim(self) -> None:
+        holder = self.holder
+        if holder is None or not self._backlog:
+            return
+        limit = self._options.concurrency - len(self._executions)
+        claims = await self._store.claim_runs(holder, self._registry.served(), limit)
+        self._backlog = len(claims) == limit
+        for claim in claims:
+            self.execute(claim)
+
+    async def _execute(self, execution: Execution) -> None:
+        claim = execution.claim
+        run_id = claim.fence.run_id
+        try:
+            end = await self._outcome(execution)
+        except StorageError as error:
+            log.error("run %s stops here and goes on later: %s", run_id, error)
+            await self._give_back(claim)
+        else:
+            if end is None:
+                if execution.reason is not StopReason.CLOSING:
+                    self._observer.count("perdure_lease_lost_total")
+            else:
+                self._settled(run_id, end)
+        finally:
+            if self._executions.get(run_id) is execution:
+                del self._executions[run_id]
+
+    async def _outcome(self, execution: Execution) -> RunEnd | None:
+        claim = execution.claim
+        lease = self._lease
+        if lease is None or lease.holder != claim.fence.holder:
+            return None
+        journal = Journal()
+        if claim.fence.generation > 1:
+            journal = await self._store.read_journal(claim.fence.run_id)
+        performer = Performer(claim.fence, journal, self._ports, lease)
+        end = await execution.run(performer)
+        if end is None:
+            return None
+        end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
+        try:
+            await performer.insist(lambda: self._store.end_run(claim.fence, end))
+        except LeaseLost:
+            return None
+        return end
+
+    async def _give_back(self, claim: ClaimedRun) -> None:
+        try:
+            await self._store.release_run(claim.fence)
+        except StorageError as error:
+            log.error("run %s could not be given back: %s", claim.fence.run_id, error)
+        await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _give_back_all(self, holder: str, strays: set[tuple[str, int]]) -> None:
+        for run_id, generation in strays:
+            try:
+                await self._store.release_run(Fence(run_id, holder, generation))
+            except StorageError as error:
+                log.error("run %s could not be given back: %s", run_id, error)
+
+    async def _look_for_cancels(self) -> None:
+        if self._lease is not None and self._executions:
+            self._cancel(await self._store.read_cancels(self._lease.holder))
+
+    def _hear(self, news: WorkerNews) -> None:
+        self._cancel(news.cancelled)
+        # Owned, and yet not executed: what was claimed for a caller that was cancelled meanwhile,
+        # or could not be given back. Twice in a row, since a claim is on its way for a moment.
+        executed = {
+            (entry.claim.fence.run_id, entry.claim.fence.generation)
+            for entry in self._executions.values()
+        }
+        strays = set(news.owned) - executed
+        lease = self._lease
+        if lease is not None and strays & self._strays:
+            chore = self._loop.create_task(self._give_back_all(lease.holder, strays & self._strays))
+            self._chores.add(chore)
+            chore.add_done_callback(self._chores.discard)
+        self._strays = strays
+
+    def _cancel(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            execution = self._executions.get(run_id)
+            if execution is not None and execution.reason is None:
+                execution.stop(StopReason.CANCELLED)
+
+    def _lose_all(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        log.warning("worker %s lost its lease and stops its runs", lease.holder)
+        for execution in list(self._executions.values()):
+            execution.stop(StopReason.LOST)
+
+    def _call_loop(self, callback: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)

@@ -1,0 +1,271 @@
+"""Every exception of perdure.
+
+    PerdureError
+    ├── JournalError          what was asked and what came back
+    │   ├── InvalidInvocation         an identifier or the sequence is malformed
+    │   ├── InvalidPayload            a payload is empty, too large or not strict JSON
+    │   ├── InvalidRecord             a record's shape or outcome is wrong
+    │   ├── UnsupportedRecordVersion  a record of a version this release cannot read
+    │   ├── InputDigestMismatch       a record's digest does not belong to its input
+    │   ├── RuntimeRecordMismatch     a runtime answered for another invocation
+    │   ├── ReplayMismatch            the code asks something else than the journal holds
+    │   ├── DuplicateOperation        two live operations claim one identity
+    │   ├── MissingHandler            nothing is registered for this kind and id
+    │   ├── OperationFailed           an operation's recorded failure
+    │   └── OperationSuspended        an operation waits for somebody outside
+    ├── RunError              runs and the functions they call
+    │   ├── InvalidFunction, UnknownFunction, UnknownRun, RunConflict
+    │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
+    │   ├── NotInRun, ForeignTask                        misuse of a run's context
+    │   └── EngineClosed
+    └── StorageError          the place where runs live
+        ├── InvalidUrl, MissingExtra
+        ├── StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
+        └── SchemaTooNew
+
+Two signals are not errors of the program and derive from `BaseException`, so that an
+`except Exception` in an agent or a tool cannot swallow them: `RunParked` and `LeaseLost`.
+Both unwind the code of a run that must write nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PerdureError(Exception):
+    """The root of every error that perdure raises."""
+
+
+# --- journal ---------------------------------------------------------------------------------
+
+
+class JournalError(PerdureError):
+    """The journal or the operation contract was violated."""
+
+
+class InvalidInvocation(JournalError):
+    """An identifier or the sequence number of an invocation is malformed."""
+
+
+class InvalidPayload(JournalError):
+    """A payload is empty, over its size limit, or not one strict JSON document."""
+
+
+class InvalidRecord(JournalError):
+    """A record does not have the shape or the outcome that its status requires."""
+
+
+class UnsupportedRecordVersion(JournalError):
+    """A record is well formed but of a version that this release cannot read."""
+
+
+class InputDigestMismatch(JournalError):
+    """A record's SHA-256 does not belong to the input it carries."""
+
+
+class RuntimeRecordMismatch(JournalError):
+    """A runtime returned a record of another invocation than the one it was given."""
+
+
+class ReplayMismatch(JournalError):
+    """The code asks for something else than the journal holds under the same key.
+
+    The run is parked as `needs_attention`: neither answer may be guessed. Deploy the code that
+    recorded the journal, or cancel the run.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        recorded_kind: str,
+        recorded_handler: str,
+        recorded_sha256: str,
+        asked_kind: str,
+        asked_handler: str,
+        asked_sha256: str,
+    ) -> None:
+        self.key = key
+        self.recorded_kind = recorded_kind
+        self.recorded_handler = recorded_handler
+        self.recorded_sha256 = recorded_sha256
+        self.asked_kind = asked_kind
+        self.asked_handler = asked_handler
+        self.asked_sha256 = asked_sha256
+        super().__init__(
+            f"operation {key} was recorded as {recorded_kind} by {recorded_handler!r} with input"
+            f" {recorded_sha256}, and the code now asks for {asked_kind} by {asked_handler!r} with"
+            f" input {asked_sha256}; nothing was called. Deploy the code that recorded it, or"
+            " cancel the run"
+        )
+
+
+class DuplicateOperation(JournalError):
+    """Two operations of one run claim the same identity at the same time."""
+
+
+class MissingHandler(JournalError):
+    """No worker function is registered for an operation kind and handler id."""
+
+
+class OperationFailed(JournalError):
+    """An operation failed; the same error is raised on its first execution and on every replay.
+
+    `code` is a stable identifier (letters, digits, `.`, `_`, `-`), `type_name` the qualified name
+    of the exception that the handler raised, `data` a JSON value with more, or None.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        code: str,
+        message: str,
+        type_name: str = "",
+        retryable: bool = False,
+        data: Any = None,
+    ) -> None:
+        self.key = key
+        self.code = code
+        self.type_name = type_name or code
+        self.message = message
+        self.retryable = retryable
+        self.data = data
+        super().__init__(f"operation {key} failed with {self.type_name}: {message}")
+
+
+class OperationSuspended(JournalError):
+    """An operation's outcome waits for somebody outside; `state_json` says for what."""
+
+    def __init__(self, key: str, *, reason: str, state_json: bytes) -> None:
+        self.key = key
+        self.reason = reason
+        self.state_json = state_json
+        super().__init__(f"operation {key} is suspended: {reason}")
+
+
+# --- runs --------------------------------------------------------------------------------------
+
+
+class RunError(PerdureError):
+    """A run, or the function it calls, cannot do what was asked."""
+
+
+class InvalidFunction(RunError):
+    """A function cannot be registered or called as it was declared."""
+
+
+class UnknownFunction(RunError):
+    """No run function of that name and version is registered with the App."""
+
+
+class UnknownRun(RunError):
+    """The store holds no run of that id."""
+
+
+class RunConflict(RunError):
+    """A run of that id exists with another function, version or input."""
+
+
+class RunFailed(RunError):
+    """The run function raised; `code`, `type_name` and `message` say what."""
+
+    def __init__(self, run_id: str, *, code: str, type_name: str, message: str) -> None:
+        self.run_id = run_id
+        self.code = code
+        self.type_name = type_name
+        self.message = message
+        super().__init__(f"run {run_id} failed with {type_name}: {message}")
+
+
+class RunCancelled(RunError):
+    """The run was cancelled before it had a result."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id} was cancelled")
+
+
+class RunNeedsAttention(RunError):
+    """The run is parked until a person acts; `code` and `message` say why."""
+
+    def __init__(self, run_id: str, *, code: str, message: str) -> None:
+        self.run_id = run_id
+        self.code = code
+        self.message = message
+        super().__init__(f"run {run_id} needs attention: {message}")
+
+
+class NotInRun(RunError):
+    """Something that belongs inside a run was used outside of one."""
+
+
+class ForeignTask(RunError):
+    """A context was used from a task that it does not belong to.
+
+    Numbers are given in the order of the code. Two tasks that share a context would race for
+    them, and a replay could give each the other's. Give each task its own `context.branch(name)`.
+    """
+
+
+class EngineClosed(RunError):
+    """The App is not open: use it inside `async with app:`."""
+
+
+# --- storage -----------------------------------------------------------------------------------
+
+
+class StorageError(PerdureError):
+    """The place where runs live could not read or write."""
+
+
+class InvalidUrl(StorageError):
+    """An App URL is malformed or of a scheme that perdure does not know."""
+
+
+class MissingExtra(StorageError):
+    """A part of perdure was used whose optional dependency is not installed."""
+
+
+class StorageBusy(StorageError):
+    """Another process held the write lock for longer than the busy timeout."""
+
+
+class StorageFull(StorageError):
+    """The disk is full; what was acknowledged before is safe."""
+
+
+class StorageReadOnly(StorageError):
+    """The database file or its folder cannot be written."""
+
+
+class StorageCorrupt(StorageError):
+    """The file is not a database of perdure, or its content fails a check."""
+
+
+class SchemaTooNew(StorageError):
+    """The database was written by a newer release of perdure; upgrade this one."""
+
+
+# --- signals -------------------------------------------------------------------------------------
+
+
+class RunSignal(BaseException):
+    """Unwinds the code of a run; not an `Exception`, so that no agent or tool swallows it."""
+
+
+class RunParked(RunSignal):
+    """The run stops here and waits for a person; `cause` is the error that says why."""
+
+    def __init__(self, cause: PerdureError) -> None:
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+class LeaseLost(RunSignal):
+    """The run belongs to another worker now, or may; this one writes nothing more."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"this worker no longer owns run {run_id}")

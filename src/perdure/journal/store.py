@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, assert_never
+
+import msgspec
+
+from perdure.fence import Fence
+from perdure.journal.invocation import Invocation
+from perdure.journal.record import Failure, Outcome, Success, Suspended
+
+_failures = msgspec.json.Decoder(Failure)
+_suspensions = msgspec.json.Decoder(Suspended)
+
+
+class JournalRow(msgspec.Struct, frozen=True, gc=False):
+    """One recorded operation as replay needs it: its identity, its digest and what came back.
+
+    `payload` is what `unpack_outcome` reads: the output document of a success, or the packed form
+    of another outcome. It is None when it is larger than the store hands out with a whole
+    journal; `read_payload` gives it then. Times are wall seconds, UTC.
+    """
+
+    step_id: str
+    sequence: int
+    kind: str
+    handler_id: str
+    input_sha256: bytes
+    status: str
+    payload: bytes | None
+    attempt: int
+    generation: int
+    started_at: float
+    finished_at: float
+
+
+class TimerRow(msgspec.Struct, frozen=True, gc=False):
+    """A delay that was begun and not yet recorded; `wake_at` is wall seconds, UTC."""
+
+    step_id: str
+    sequence: int
+    kind: str
+    handler_id: str
+    input_sha256: bytes
+    input_json: bytes
+    wake_at: float
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """All that a run has recorded, in the order it was recorded, and the delays under way."""
+
+    rows: Sequence[JournalRow] = ()
+    timers: Sequence[TimerRow] = ()
+
+
+class NewRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record to be written.
+
+    `cuts` are ascending offsets into the input at which a store may split it, so that inputs with
+    equal beginnings share what they have in common.
+    """
+
+    invocation: Invocation
+    input_sha256: bytes
+    outcome: Outcome
+    attempt: int
+    started_at: float
+    finished_at: float
+    cuts: tuple[int, ...] = ()
+
+
+def pack_outcome(outcome: Outcome) -> tuple[str, bytes]:
+    """Return an outcome as the status and the payload that a store keeps."""
+    match outcome:
+        case Success():
+            return "success", outcome.output_json
+        case Failure():
+            return "failure", msgspec.json.encode(outcome)
+        case Suspended():
+            return "suspended", msgspec.json.encode(outcome)
+        case _:
+            assert_never(outcome)
+
+
+def unpack_outcome(status: str, payload: bytes) -> Outcome:
+    """Return the outcome that a status and a payload stand for."""
+    if status == "success":
+        return Success(payload)
+    if status == "failure":
+        return _failures.decode(payload)
+    return _suspensions.decode(payload)
+
+
+class JournalStore(Protocol):
+    """The port through which a run reads and writes its journal."""
+
+    async def read_journal(self, run_id: str) -> Journal:
+        """Return what the run has recorded; empty for a run that has recorded nothing."""
+        ...
+
+    async def read_payload(self, run_id: str, step_id: str, sequence: int) -> bytes:
+        """Return the payload of one record, of any size."""
+        ...
+
+    async def read_input(self, run_id: str, step_id: str, sequence: int) -> bytes:
+        """Return the exact input bytes of one record."""
+        ...
+
+    async def append_record(self, fence: Fence, record: NewRecord) -> None:
+        """Write a record and end the delay of the same key, if one is under way.
+
+        Durable when it returns: the record, fsynced.
+        If it raises: `LeaseLost` when the fence no longer holds (nothing was written), or a
+        `StorageError` (nothing was written).
+        """
+        ...
+
+    async def begin_timer(
+        self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
+    ) -> None:
+        """Write that a delay has begun, so that a later attempt waits only for what remains.
+
+        Durable when it returns: the wake-up time, fsynced.
+        If it raises: as `append_record`.
+        """
+        ...

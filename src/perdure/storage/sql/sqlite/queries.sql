@@ -1,0 +1,231 @@
+-- Every statement that the SQLite driver runs, by name.
+-- One writing connection a process and BEGIN IMMEDIATE everywhere: there is no lock order to keep.
+-- A fence (:run_id, :holder, :generation) stands in the WHERE clause of whatever a run writes.
+
+-- name: insert_run
+-- Write a run unless its id is taken; claimed by :holder when that is not null.
+INSERT INTO runs (run_id, function, version, state, holder, generation, created_at, started_at,
+                  input_sha256, input)
+VALUES (:run_id, :function, :version, :state, :holder, :generation, :created_at, :started_at,
+        :input_sha256, :input)
+ON CONFLICT (run_id) DO NOTHING;
+
+-- name: insert_attempt
+-- Note a claim of a run.
+INSERT INTO attempts (run_number, generation, holder, claimed_at)
+VALUES (:run_number, :generation, :holder, :claimed_at);
+
+-- name: read_run
+-- One run as it stands.
+SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
+       output, problem, created_at, started_at, finished_at
+FROM runs WHERE run_id = :run_id;
+
+-- name: read_settled
+-- Those of the runs in :run_ids that no worker will go on with by itself.
+SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
+       output, problem, created_at, started_at, finished_at
+FROM runs WHERE run_id IN (SELECT value FROM json_each(:run_ids))
+AND state NOT IN ('pending', 'running');
+
+-- name: read_run_input
+-- The exact input of a run.
+SELECT input FROM runs WHERE run_id = :run_id;
+
+-- name: list_runs
+-- The newest runs, newest first; :state null means any.
+SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
+       output, problem, created_at, started_at, finished_at
+FROM runs WHERE :state IS NULL OR state = :state
+ORDER BY run_number DESC LIMIT :limit;
+
+-- name: any_waiting
+-- Whether any run waits for a worker that serves :served.
+SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'pending'
+               AND function || '@' || version IN (SELECT value FROM json_each(:served)));
+
+-- name: claim_runs
+-- Take the oldest waiting runs that this worker can serve.
+UPDATE runs SET state = 'running', holder = :holder, generation = generation + 1,
+                started_at = COALESCE(started_at, :now)
+WHERE run_number IN (
+  SELECT run_number FROM runs WHERE state = 'pending'
+  AND function || '@' || version IN (SELECT value FROM json_each(:served))
+  AND EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
+  ORDER BY run_number LIMIT :limit)
+RETURNING run_number, run_id, generation, function, version, input, started_at;
+
+-- name: unserved
+-- Waiting runs that no function in :served can continue, oldest first.
+SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
+       output, problem, created_at, started_at, finished_at
+FROM runs WHERE state = 'pending'
+AND function || '@' || version NOT IN (SELECT value FROM json_each(:served))
+ORDER BY run_number LIMIT 100;
+
+-- name: end_run
+-- Write how a run ended and give up its ownership.
+UPDATE runs SET state = :state, output = :output, problem = :problem, holder = NULL,
+                finished_at = :now
+WHERE run_id = :run_id AND holder = :holder AND generation = :generation
+RETURNING run_number;
+
+-- name: release_run
+-- Give a run back for any worker; a run whose cancellation was asked for is cancelled.
+UPDATE runs SET holder = NULL,
+                state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'pending' END,
+                finished_at = CASE WHEN cancel_requested THEN :now END
+WHERE run_id = :run_id AND holder = :holder AND generation = :generation
+RETURNING run_number;
+
+-- name: end_attempt
+-- Note how a claim of a run ended.
+UPDATE attempts SET ended_at = :now, ending = :ending, executed = :executed, replayed = :replayed
+WHERE run_number = :run_number AND generation = :generation;
+
+-- name: cancel_run
+-- Cancel a run that nobody executes, or flag one that somebody does.
+UPDATE runs SET cancel_requested = 1,
+                state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+                finished_at = CASE WHEN state = 'running' THEN finished_at ELSE :now END
+WHERE run_id = :run_id AND state IN ('pending', 'running', 'needs_attention');
+
+-- name: resume_run
+-- Make a run that needs attention wait for a worker again.
+UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL
+WHERE run_id = :run_id AND state = 'needs_attention';
+
+-- name: insert_worker
+-- Make a worker known, with its lease.
+INSERT INTO workers (holder, name, host, pid, lease_seconds, lease_until, started_at)
+VALUES (:holder, :name, :host, :pid, :lease_seconds, :lease_until, :now);
+
+-- name: worker_stands
+-- Whether nobody has found a worker gone; only such a one may own runs.
+SELECT EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0);
+
+-- name: renew_worker
+-- Extend a worker's lease over all of its runs, unless the lease was taken from it.
+UPDATE workers SET lease_until = :lease_until WHERE holder = :holder AND gone = 0;
+
+-- name: held_runs
+-- The runs that a worker owns.
+SELECT run_id, generation, cancel_requested FROM runs WHERE holder = :holder;
+
+-- name: read_cancels
+-- The runs of a worker whose end was asked for.
+SELECT run_id FROM runs WHERE holder = :holder AND cancel_requested = 1;
+
+-- name: living_workers
+-- The other workers that nobody has found gone.
+SELECT holder, lease_seconds, lease_until FROM workers WHERE gone = 0 AND holder <> :holder;
+
+-- name: end_worker
+-- Mark a worker gone; one that is not certainly dead only if its lease has ended.
+UPDATE workers SET gone = 1
+WHERE holder = :holder AND gone = 0
+AND (:dead OR NOT :monotonic BETWEEN lease_until - lease_seconds - 1 AND lease_until);
+
+-- name: end_attempts_of
+-- Note that the claims of a gone worker ended.
+UPDATE attempts SET ended_at = :now, ending = :ending
+WHERE holder = :holder AND ended_at IS NULL
+AND run_number IN (SELECT run_number FROM runs WHERE holder = :holder);
+
+-- name: release_runs_of
+-- Give back every run of a gone worker.
+UPDATE runs SET holder = NULL,
+                state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'pending' END,
+                finished_at = CASE WHEN cancel_requested THEN :now END
+WHERE holder = :holder;
+
+-- name: list_workers
+-- Every worker that is not gone, with how many runs it holds.
+SELECT holder, name, pid, host, lease_seconds, lease_until, started_at,
+       (SELECT count(*) FROM runs WHERE runs.holder = workers.holder)
+FROM workers WHERE gone = 0 ORDER BY worker_number;
+
+-- name: list_attempts
+-- The claims of a run, oldest first.
+SELECT attempts.generation, attempts.holder, COALESCE(workers.name, ''),
+       COALESCE(workers.pid, 0), attempts.claimed_at, attempts.ended_at, attempts.ending,
+       attempts.executed, attempts.replayed
+FROM attempts JOIN runs USING (run_number) LEFT JOIN workers ON workers.holder = attempts.holder
+WHERE runs.run_id = :run_id ORDER BY attempts.generation;
+
+-- name: append_record
+-- Write a record under the run's fence.
+INSERT INTO records (run_number, step_id, sequence, kind, handler_id, input_sha256, input_bytes,
+                     status, attempt, generation, started_at, finished_at, input_piece,
+                     input_packing, input_tail, payload_packing, payload_bytes, payload)
+SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input_bytes,
+       :status, :attempt, :generation, :started_at, :finished_at, :input_piece,
+       :input_packing, :input_tail, :payload_packing, :payload_bytes, :payload
+FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
+
+-- name: fence_holds
+-- Whether a run still belongs to who says so.
+SELECT EXISTS (SELECT 1 FROM runs
+               WHERE run_id = :run_id AND holder = :holder AND generation = :generation);
+
+-- name: begin_timer
+-- Note that a delay has begun, under the run's fence.
+INSERT INTO timers (run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at)
+SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input, :wake_at
+FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
+
+-- name: end_timer
+-- Forget a delay whose record was just written.
+DELETE FROM timers
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND step_id = :step_id AND sequence = :sequence;
+
+-- name: read_records
+-- All that a run recorded; a payload over :largest bytes comes as null.
+SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, generation, started_at,
+       finished_at, payload_packing, CASE WHEN payload_bytes <= :largest THEN payload END
+FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+ORDER BY record_number;
+
+-- name: read_timers
+-- The delays that a run has under way.
+SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at
+FROM timers WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id);
+
+-- name: read_payload
+-- The payload of one record.
+SELECT payload_packing, payload FROM records
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND step_id = :step_id AND sequence = :sequence;
+
+-- name: read_input
+-- Where the input of one record stands.
+SELECT input_piece, input_packing, input_tail, input_sha256 FROM records
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND step_id = :step_id AND sequence = :sequence;
+
+-- name: list_operations
+-- What a run recorded, in that order, with sizes.
+SELECT step_id, sequence, kind, handler_id, input_sha256, status, input_bytes, payload_bytes,
+       attempt, generation, started_at, finished_at
+FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+ORDER BY record_number;
+
+-- name: find_piece
+-- The piece that a beginning of an input ends with.
+SELECT piece_number FROM pieces WHERE digest = :digest;
+
+-- name: insert_piece
+-- Add a piece below its parent.
+INSERT INTO pieces (digest, parent, packing, data) VALUES (:digest, :parent, :packing, :data)
+RETURNING piece_number;
+
+-- name: read_pieces
+-- The pieces of an input, from the last one up to the root.
+WITH RECURSIVE chain (piece_number, parent, packing, data, depth) AS (
+  SELECT piece_number, parent, packing, data, 0 FROM pieces WHERE piece_number = :piece
+  UNION ALL
+  SELECT pieces.piece_number, pieces.parent, pieces.packing, pieces.data, chain.depth + 1
+  FROM pieces JOIN chain ON pieces.piece_number = chain.parent
+)
+SELECT packing, data FROM chain ORDER BY depth DESC;

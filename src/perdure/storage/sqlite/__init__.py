@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from perdure.clock import Clock
+from perdure.observe import Observer
+from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.journal import SqliteJournal
+from perdure.storage.sqlite.runs import SqliteRuns
+from perdure.storage.sqlite.workers import SqliteWorkers
+
+
+class SqliteStorage(SqliteJournal, SqliteRuns, SqliteWorkers):
+    """Keeps runs, journals and leases in one SQLite file, for any number of local processes.
+
+    The file must be on a local disk: SQLite's log does not work over a network file system.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        observer: Observer,
+        *,
+        busy_seconds: float,
+        probe: Callable[[str], None],
+    ) -> None:
+        database = Database(path, clock, observer, busy_seconds, probe)
+        SqliteJournal.__init__(self, database)
+        SqliteRuns.__init__(self, database)
+        SqliteWorkers.__init__(self, database)
+        self._seen = -1
+
+    def changed(self) -> bool:
+        """Return whether anything may have been written since the last call, by anyone."""
+        seen, self._seen = self._seen, self._db.data_version()
+        return seen != self._seen
+
+    async def close(self) -> None:
+        """Finish the writes under way, release this process's locks and close the file."""
+        self.close_workers()
+        await self._db.close()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+
+class Liveness:
+    """Tells at once that a process on this host has died, by locks that the kernel frees.
+
+    Each worker holds an exclusive `flock` on a file of its own for as long as it lives. A frozen
+    process still holds it: frozen is not dead, and its lease decides. Where the platform has no
+    `flock`, nobody is ever known to be dead, and leases decide alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+
+    def hold(self, holder: str) -> None:
+        """Take the lock of a new holder; it is freed by `release` or by the end of the process."""
+        if sys.platform == "win32":
+            return
+        self._folder.mkdir(exist_ok=True)
+        descriptor = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _try_lock(descriptor)
+        self._held[holder] = descriptor
+
+    def release(self, holder: str) -> None:
+        """Let go of a holder's lock and remove its file."""
+        descriptor = self._held.pop(holder, None)
+        if descriptor is None:
+            return
+        # Unlinked while still locked: nobody can take a lock on a name that is about to go.
+        with contextlib.suppress(FileNotFoundError):
+            self._path(holder).unlink()
+        os.close(descriptor)
+
+    def is_dead(self, holder: str) -> bool:
+        """Return whether the holder's process is certainly gone."""
+        if sys.platform == "win32" or holder in self._held:
+            return False
+        try:
+            descriptor = os.open(self._path(holder), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return _try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def forget(self, holder: str) -> None:
+        """Remove the file of a holder that was found dead and has been released."""
+        with contextlib.suppress(OSError):
+            self._path(holder).unlink()
+
+    def close(self) -> None:
+        """Let go of every lock."""
+        for holder in list(self._held):
+            self.release(holder)
+
+    def _path(self, holder: str) -> Path:
+        return self._folder / f"{holder}.lock"
+
+
+def _try_lock(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+Queries = Mapping[str, str]
+
+PLAIN: Final = 0
+DEFLATED: Final = 1
+
+_WORTH_PACKING_BYTES: Final = 256
+_LEVEL: Final = 1
+
+
+class Beginning(msgspec.Struct, frozen=True, gc=False):
+    """A beginning of an input: its last part, and the digest of all of it up to there.
+
+    Equal digests mean equal beginnings, so inputs that begin alike share their pieces.
+    """
+
+    digest: bytes
+    part: bytes
+
+
+def split(document: bytes, cuts: tuple[int, ...]) -> tuple[list[Beginning], bytes]:
+    """Return the beginnings of a document at its cuts, and what follows the last cut."""
+    running = hashlib.sha256()
+    beginnings: list[Beginning] = []
+    begin = 0
+    for end in cuts:
+        part = document[begin:end]
+        running.update(part)
+        beginnings.append(Beginning(running.digest(), part))
+        begin = end
+    return beginnings, document[begin:]
+
+
+def keep(
+    connection: sqlite3.Connection, sql: Queries, beginnings: Sequence[Beginning]
+) -> int | None:
+    """Write the pieces that the store does not know yet; return the last one's number.
+
+    Returns None when there are no beginnings.
+    """
+    known, parent = _longest_known(connection, sql, beginnings)
+    for beginning in beginnings[known:]:
+        packing, data = pack(beginning.part)
+        row = {"digest": beginning.digest, "parent": parent, "packing": packing, "data": data}
+        ((parent,),) = connection.execute(sql["insert_piece"], row).fetchall()
+    return parent
+
+
+def join(rows: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return the beginning of an input from its pieces, each as (packing, data), root first."""
+    return b"".join(unpack(packing, data) for packing, data in rows)
+
+
+def _longest_known(
+    connection: sqlite3.Connection, sql: Queries, beginnings: Sequence[Beginning]
+) -> tuple[int, int | None]:
+    # A conversation grows at its end, so the longest known beginning is one of the last.
+    for count in range(len(beginnings), 0, -1):
+        row = {"digest": beginnings[count - 1].digest}
+        found = connection.execute(sql["find_piece"], row).fetchone()
+        if found is not None:
+            return count, int(found[0])
+    return 0, None
+
+
+def pack(data: bytes) -> tuple[int, bytes]:
+    """Return data as the store keeps it: how it is packed, and the bytes."""
+    if len(data) >= _WORTH_PACKING_BYTES:
+        packed = zlib.compress(data, _LEVEL)
+        if len(packed) < len(data) * 0.9:
+            return DEFLATED, packed
+    return PLAIN, data
+
+
+def unpack(packing: int, data: bytes) -> bytes:
+    """Return the bytes that `pack` was given."""
+    return zlib.decompress(data) if packing == DEFLATED else data

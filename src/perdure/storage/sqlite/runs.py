@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from perdure.engine.store import (
+    AttemptRow,
+    ClaimedRun,
+    NewRun,
+    OperationRow,
+    RunEnd,
+    RunProblem,
+    RunRow,
+    RunState,
+    StartedRun,
+)
+from perdure.errors import LeaseLost, UnknownRun
+from perdure.fence import Fence
+from perdure.storage.sqlite.database import Database
+
+_problems: Final = msgspec.json.Decoder(RunProblem)
+
+
+class SqliteRuns:
+    """The runs of one SQLite file and their claims."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
+        """Write a run unless its id exists; with `holder`, claim it in the same transaction.
+
+        Durable when it returns: the run and its claim, fsynced.
+        If it raises: a `StorageError`, and nothing was written.
+        """
+
+        def job(connection: sqlite3.Connection) -> tuple[bool, dict[str, Any]]:
+            owner = self._standing(connection, holder)
+            row = _new_run_row(run, owner)
+            inserted = self._db.run(connection, "insert_run", row)
+            if inserted.rowcount == 1 and owner is not None:
+                self._note_claim(connection, inserted.lastrowid, 1, owner, run.created_at)
+            return inserted.rowcount == 1, row
+
+        created, row = await self._db.write(job, "start_run")
+        if not created:
+            existing = await self.read_run(run.run_id)
+            assert existing is not None
+            return StartedRun(existing, created=False, claimed=None)
+        claimed = None
+        if row["holder"] is not None:
+            assert holder is not None
+            fence = Fence(run.run_id, holder, 1)
+            claimed = ClaimedRun(
+                fence, run.function, run.version, run.input_json, run.created_at, recovered=False
+            )
+        return StartedRun(_started_row(row), created=True, claimed=claimed)
+
+    async def claim_runs(
+        self, holder: str, served: Sequence[tuple[str, int]], limit: int
+    ) -> Sequence[ClaimedRun]:
+        """Take up to `limit` waiting runs that are served, oldest first.
+
+        Durable when it returns: the claims, fsynced.
+        """
+        names = _served(served)
+        if self._db.read("any_waiting", served=names) == [(0,)]:
+            return []
+        now = self._db.clock.now()
+        row = {"holder": holder, "served": names, "limit": limit, "now": now}
+
+        def job(connection: sqlite3.Connection) -> list[ClaimedRun]:
+            claims: list[ClaimedRun] = []
+            for found in self._db.run(connection, "claim_runs", row).fetchall():
+                number, run_id, generation, function, version, input_json, started_at = found
+                self._note_claim(connection, number, generation, holder, now)
+                fence = Fence(run_id, holder, generation)
+                claims.append(
+                    ClaimedRun(fence, function, version, input_json, started_at, generation > 1)
+                )
+            return claims
+
+        return await self._db.write(job, "claim_runs")
+
+    async def end_run(self, fence: Fence, end: RunEnd) -> None:
+        """Write how a run ended and give up its ownership.
+
+        Durable when it returns: the end, fsynced.
+        If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
+        """
+        row = {
+            **_fence(fence),
+            "state": end.state.value,
+            "output": end.output_json,
+            "problem": None if end.problem is None else msgspec.json.encode(end.problem),
+            "ending": end.state.value,
+            "executed": end.executed,
+            "replayed": end.replayed,
+            "now": self._db.clock.now(),
+        }
+        if not await self._give_up("end_run", row):
+            self._db.observer.count("perdure_lease_fencing_rejected_total")
+            raise LeaseLost(fence.run_id)
+
+    async def release_run(self, fence: Fence) -> None:
+        """Give a run back unfinished, for any worker to go on with.
+
+        Durable when it returns: the release, fsynced. Does nothing when the fence does not hold.
+        """
+        row = {
+            **_fence(fence),
+            "ending": "released",
+            "executed": 0,
+            "replayed": 0,
+            "now": self._db.clock.now(),
+        }
+        await self._give_up("release_run", row)
+
+    async def request_cancel(self, run_id: str) -> RunRow | None:
+        """Cancel a run that nobody executes, or ask its worker to; None for an unknown run.
+
+        Durable when it returns: the cancellation or the request, fsynced.
+        """
+        return await self._change("cancel_run", run_id)
+
+    async def resume_run(self, run_id: str) -> RunRow | None:
+        """Make a run that needs attention wait for a worker again; None for an unknown run.
+
+        Durable when it returns: the new state, fsynced.
+        """
+        return await self._change("resume_run", run_id)
+
+    async def read_cancels(self, holder: str) -> Sequence[str]:
+        """Return the runs of a worker whose end was asked for."""
+        return [run_id for (run_id,) in self._db.read("read_cancels", holder=holder)]
+
+    async def read_run(self, run_id: str) -> RunRow | None:
+        """Return a run, or None when there is none of that id."""
+        row = self._db.read_row("read_run", run_id=run_id)
+        return None if row is None else _run_row(row)
+
+    async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
+        """Return those of the runs that are neither waiting for a worker nor executed."""
+        names = msgspec.json.encode(run_ids).decode()
+        return [_run_row(row) for row in self._db.read("read_settled", run_ids=names)]
+
+    async def read_run_input(self, run_id: str) -> bytes:
+        """Return the exact input of a run; raises `UnknownRun`."""
+        row = self._db.read_row("read_run_input", run_id=run_id)
+        if row is None:
+            raise UnknownRun(f"there is no run {run_id!r}")
+        return bytes(row[0])
+
+    async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
+        """Return the newest runs, newest first."""
+        rows = self._db.read("list_runs", state=None if state is None else state.value, limit=limit)
+        return [_run_row(row) for row in rows]
+
+    async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
+        """Return what a run has recorded, in the order it was recorded."""
+        return [OperationRow(*row) for row in self._db.read("list_operations", run_id=run_id)]
+
+    async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
+        """Return the claims of a run, oldest first."""
+        return [AttemptRow(*row) for row in self._db.read("list_attempts", run_id=run_id)]
+
+    async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
+        """Return waiting runs whose function or version is not among `served`."""
+        return [_run_row(row) for row in self._db.read("unserved", served=_served(served))]
+
+    async def _change(self, name: str, run_id: str) -> RunRow | None:
+        row = {"run_id": run_id, "now": self._db.clock.now()}
+        await self._db.write(lambda connection: self._db.run(connection, name, row).rowcount, name)
+        return await self.read_run(run_id)
+
+    async def _give_up(self, name: str, row: dict[str, Any]) -> bool:
+        def job(connection: sqlite3.Connection) -> bool:
+            changed = self._db.run(connection, name, row).fetchall()
+            for (number,) in changed:
+                self._db.run(connection, "end_attempt", {**row, "run_number": number})
+            return bool(changed)
+
+        return await self._db.write(job, name)
+
+    def _standing(self, connection: sqlite3.Connection, holder: str | None) -> str | None:
+        if holder is None:
+            return None
+        ((stands,),) = self._db.run(connection, "worker_stands", {"holder": holder}).fetchall()
+        return holder if stands else None
+
+    def _note_claim(
+        self,
+        connection: sqlite3.Connection,
+        number: int | None,
+        generation: int,
+        holder: str,
+        now: float,
+    ) -> None:
+        claim = {
+            "run_number": number,
+            "generation": generation,
+            "holder": holder,
+            "claimed_at": now,
+        }
+        self._db.run(connection, "insert_attempt", claim)
+
+
+def _new_run_row(run: NewRun, holder: str | None) -> dict[str, Any]:
+    claimed = holder is not None
+    return {
+        "run_id": run.run_id,
+        "function": run.function,
+        "version": run.version,
+        "state": (RunState.RUNNING if claimed else RunState.PENDING).value,
+        "holder": holder,
+        "generation": int(claimed),
+        "created_at": run.created_at,
+        "started_at": run.created_at if claimed else None,
+        "input_sha256": hashlib.sha256(run.input_json).digest(),
+        "input": run.input_json,
+    }
+
+
+def _started_row(row: dict[str, Any]) -> RunRow:
+    return RunRow(
+        row["run_id"],
+        row["function"],
+        row["version"],
+        RunState(row["state"]),
+        row["input_sha256"],
+        row["holder"],
+        row["generation"],
+        cancel_requested=False,
+        output_json=None,
+        problem=None,
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        finished_at=None,
+    )
+
+
+def _run_row(row: tuple[Any, ...]) -> RunRow:
+    run_id, function, version, state, digest, holder, generation, cancel, output, problem, *at = row
+    return RunRow(
+        run_id,
+        function,
+        version,
+        RunState(state),
+        digest,
+        holder,
+        generation,
+        bool(cancel),
+        output,
+        None if problem is None else _problems.decode(problem),
+        *at,
+    )
+
+
+def _served(served: Sequence[tuple[str, int]]) -> str:
+    return msgspec.json.encode([f"{name}@{version}" for name, version in served]).decode()
+
+
+def _fence(fence: Fence) -> dict[str, Any]:
+    return {"run_id": fence.run_id, "holder": fence.holder, "generation": fence.generation}
