@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, ClassVar, cast
+
+from pydantic_ai.agent import Agent, EventStreamHandler
+from pydantic_ai.capabilities.abstract import WrapModelRequestHandler, WrapRunHandler
+from pydantic_ai.durable_exec import (
+    JSON_CODEC,
+    BaseDurabilityCapability,
+    DurabilityEngineSpec,
+    DurableOperationBackend,
+    conversation_id_from_run_id,
+    replay_scope,
+)
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import AgentStreamEvent, ModelResponse
+from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import AgentDepsT, RunContext
+
+from perdure.adapters.pydantic_ai.agent_run import AgentRun, next_run_id
+from perdure.adapters.pydantic_ai.backend import Backend
+from perdure.adapters.pydantic_ai.events import normalised, settled
+from perdure.adapters.pydantic_ai.place import HandlerNames
+from perdure.canonical import encode
+from perdure.context import Context, current
+from perdure.errors import RunSignal
+from perdure.journal.invocation import OperationKind
+from perdure.journal.record import Success
+from perdure.retry import RetryPolicy
+
+
+class Durable(BaseDurabilityCapability[AgentDepsT]):
+    """Makes an agent durable inside a run: `Agent(..., name="support", capabilities=[Durable()])`.
+
+    Every model request, tool call, MCP request and event delivery is then an operation of the run:
+    recorded once, and answered from the journal when the run goes on in another process. Outside
+    of a run the agent behaves as if this were not there. Dependencies are never journalled.
+
+    The agent needs a `name` and each of its toolsets an `id`: they name what is in the journal.
+    Code between operations runs again on a replay, and so do output functions, validators,
+    dynamic instructions and an `event_stream_handler` given to `agent.run`; the one given here is
+    an operation of its own, and sees a stream while it arrives. Whether there is one decides
+    whether requests are streamed, which a run under way must not see changed.
+
+    `retry` is for model requests and replaces the retries of the provider's client, which are off
+    inside a run; None for none. A tool declares its own with `ToolConfig`.
+    """
+
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
+        engine_name="perdure",
+        durable_unit_noun="operation",
+        durable_container_noun="run",
+        codec=JSON_CODEC,
+        toolset_lifecycles={
+            "function": "enter-always",
+            "mcp": "enter-in-durable-unit",
+            "dynamic": "enter-never",
+        },
+        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+        tool_config_key="perdure",
+        cancellation_error_types=(RunSignal,),
+    )
+
+    def __init__(
+        self,
+        *,
+        event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+        models: Mapping[str, Model] | None = None,
+        name: str | None = None,
+        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - a frozen value
+        sequential_tools: bool = False,
+    ) -> None:
+        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._retry = retry
+        self._sequential_tools = sequential_tools
+
+    @property
+    def in_durable_context(self) -> bool:
+        """Whether the agent runs inside a run."""
+        return current() is not None
+
+    def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
+        """Return what performs the agent's operations."""
+        return Backend(HandlerNames(self.name, self.default_model_id), self._retry)
+
+    # --- identity --------------------------------------------------------------------------------
+
+    def get_default_run_id(self) -> str | None:
+        """Return the id of the next agent run, from its place in the run."""
+        context = current()
+        return None if context is None else next_run_id(context)
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """Return an id that follows from the agent run's."""
+        return None if current() is None else conversation_id_from_run_id(run_id)
+
+    async def get_run_start_time(self, run_id: str) -> datetime | None:
+        """Return when the agent run first began, recorded: its deadline counts from then."""
+        context = current()
+        return None if context is None else await self._begin(context, run_id)
+
+    async def _begin(self, context: Context, run_id: str) -> datetime:
+        async def handler() -> Success:
+            return Success(b"null")
+
+        performed = await context.perform(
+            OperationKind.TOOL_CALL,
+            "agent.begin",
+            context.counter("agent.begin"),
+            "perdure.agent.begin",
+            encode({"run_id": run_id}),
+            handler,
+        )
+        return datetime.fromtimestamp(performed.finished_at, UTC)
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    async def wrap_run(
+        self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
+    ) -> AgentRunResult[Any]:
+        """Run the agent with its own numbers, in an order that a replay repeats."""
+        context = current()
+        if context is None:
+            return await super().wrap_run(ctx, handler=handler)
+        run = AgentRun.begin(context, ctx)
+
+        async def sleep(seconds: float) -> None:
+            await _sleep(run, seconds)
+
+        mode = "sequential" if self._sequential_tools else "parallel_ordered_events"
+        with (
+            replay_scope(),
+            run.entered(),
+            Agent.parallel_tool_call_execution_mode(mode),
+            Agent.using_sleep(sleep),
+        ):
+            return await super().wrap_run(ctx, handler=handler)
+
+    async def after_run(
+        self, ctx: RunContext[AgentDepsT], *, result: AgentRunResult[Any]
+    ) -> AgentRunResult[Any]:
+        """Settle the times of the history that the agent run leaves."""
+        result = await super().after_run(ctx, result=result)
+        if self.in_durable_context:
+            AgentRun.of(ctx).times.settle(result.all_messages(), again=True)
+        return result
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def get_model_settings(self) -> Any:
+        """Return the setting that turns off the retries of the provider's client in a run."""
+        return _one_try
+
+    async def wrap_model_request(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        request_context: ModelRequestContext,
+        handler: WrapModelRequestHandler,
+    ) -> ModelResponse:
+        """Settle the conversation before a request, and number the calls of the response."""
+        if not self.in_durable_context:
+            return await super().wrap_model_request(
+                ctx, request_context=request_context, handler=handler
+            )
+        run = AgentRun.of(ctx)
+        run.times.settle(ctx.messages)
+        run.times.settle(request_context.messages)
+        response = await super().wrap_model_request(
+            ctx, request_context=request_context, handler=handler
+        )
+        run.count_calls(ctx.run_step, response)
+        return response
+
+    async def prepare_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Settle what others made of the conversation, and check that only one layer retries."""
+        if self.in_durable_context:
+            AgentRun.of(ctx).times.settle(request_context.messages)
+            _check_one_try(request_context)
+        return await super().prepare_model_request(ctx, request_context)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    async def wrap_run_event_stream(
+        self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncGenerator[AgentStreamEvent]:
+        """Deliver events to the handler as operations; pass replayed responses on as streams."""
+        durable = self.in_durable_context
+        if durable:
+            stream = settled(stream, AgentRun.of(ctx).times, ctx.messages)
+        delivered = super().wrap_run_event_stream(ctx, stream=stream)
+        events = cast("AsyncGenerator[AgentStreamEvent]", delivered)
+        async with aclosing(normalised(events) if durable else events) as passed:
+            async for event in passed:
+                yield event
+
+
+async def _sleep(run: AgentRun, seconds: float) -> None:
+    """Wait between two looks at a response that a provider has not finished, once."""
+
+    async def handler() -> Success:
+        await asyncio.sleep(seconds)
+        return Success(b"{}")
+
+    await run.context.perform(
+        OperationKind.RETRY_DELAY,
+        f"{run.prefix}model.wait",
+        run.count("wait"),
+        "perdure.model.wait",
+        encode({"delay_ms": round(seconds * 1000)}),
+        handler,
+    )
+
+
+def _one_try(ctx: RunContext[Any]) -> ModelSettings:
+    if current() is None or _ignores_retries(ctx.model):
+        return ModelSettings()
+    return ModelSettings(max_retries=0)
+
+
+def _ignores_retries(model: object) -> bool:
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return isinstance(model, Model) and "max_retries" in model.unsupported_settings
+
+
+def _check_one_try(request_context: ModelRequestContext) -> None:
+    settings: dict[str, Any] = {**(request_context.model_settings or {})}
+    retries = settings.get("max_retries")
+    if retries:
+        raise UserError(
+            f"max_retries={retries} was set for a request inside a run, where the journal retries"
+            " and the provider's client must not; leave it out and give Durable(retry=...) instead"
+        )
