@@ -12,7 +12,7 @@ from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import Function, Registry
 from perdure.engine.store import RunRow, RunStore
 from perdure.engine.worker import WorkerOptions
-from perdure.errors import EngineClosed, InvalidUrl
+from perdure.errors import EngineClosed, InvalidUrl, StorageMissing
 from perdure.observe import Observer
 from perdure.perform import Ports, Probe
 
@@ -28,9 +28,9 @@ class App:
     for an absolute path. `async with app:` opens the store and executes runs; `app.connect()`
     opens it only to start runs and look at them.
 
-    `worker` says how this process executes runs. `busy_seconds` is how long a write waits for
-    another process's. `clock` and `probe` are for tests: a clock that they turn by hand, and a
-    function called at each named point where a crash leaves a different state.
+    `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
+    long a write waits for another process's. `clock` and `probe` are for tests: a clock that they
+    turn by hand, and a function called at each named point where a crash leaves a different state.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class App:
         probe: Probe | None = None,
     ) -> None:
         self.url = url
+        self.worker = worker or WorkerOptions()
         self.observer = Observer()
         self._path = _path_of(url)
-        self._options = worker or WorkerOptions()
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or _no_probe
@@ -113,8 +113,15 @@ class App:
             return bridge.call(whole())
 
     @asynccontextmanager
-    async def connect(self) -> AsyncGenerator[App]:
-        """Open the store without executing anything: to start runs and to look at them."""
+    async def connect(self, *, create: bool = True) -> AsyncGenerator[App]:
+        """Open the store without executing anything: to start runs and to look at them.
+
+        Without `create` there has to be one: raises `StorageMissing`.
+        """
+        if not create and not self._path.exists():
+            raise StorageMissing(
+                f"there is no database at {self._path}; check the URL, or start a run to make one"
+            )
         await self._open(work=False)
         try:
             yield self
@@ -161,13 +168,14 @@ class App:
             raise EngineClosed("the App is open already; open it once a process")
         store = self._open_store()
         ports = Ports(store, self._clock, self.observer, self._probe)
-        engine = Engine(store, ports, self._registry, self._options)
+        # Set before the first await, so that two that open it at once do not both succeed.
+        self._engine = engine = Engine(store, ports, self._registry, self.worker)
         try:
             await engine.open(work=work)
         except BaseException:
+            self._engine = None
             await engine.close()
             raise
-        self._engine = engine
 
     async def _close(self) -> None:
         engine, self._engine = self._engine, None

@@ -42,7 +42,11 @@ class Bridge:
 
 async def _settle() -> None:
     """End what the block left behind, so that closing the loop loses nothing silently."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
+    here = asyncio.current_task()
+    # What an interrupt cancelled may be closing an App; a second cancellation would cut that short.
+    while ending := {task for task in asyncio.all_tasks() if task.cancelling()} - {here}:
+        await asyncio.wait(ending)
+    left = asyncio.all_tasks() - {here}
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)

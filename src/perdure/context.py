@@ -1,22 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import inspect
 import random
-import time
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
 from perdure.canonical import decode, encode
-from perdure.errors import ForeignTask, InvalidFunction
+from perdure.errors import ForeignTask, InvalidFunction, InvalidInvocation
 from perdure.ids import check_identifier, shortened
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Outcome, Success
@@ -35,6 +34,9 @@ class Operation(msgspec.Struct, frozen=True):
 
     handler_id: str
     retry: RetryPolicy | None = None
+
+
+_NOW: Final = Operation("perdure.now")
 
 
 def operation(
@@ -72,7 +74,7 @@ class Context:
         self.namespace = namespace
         self.started_at = started_at
         self._performer = performer
-        self._counters: Counter[str] = Counter()
+        self._counters: dict[str, int] = {}
         self._calls = 0
         self._task: asyncio.Task[Any] | None = None
 
@@ -114,6 +116,8 @@ class Context:
         """
         self._own()
         check_identifier(name, "branch name")
+        if "." in name:
+            raise InvalidInvocation(f"the branch name {name!r} has a dot, which only nesting gives")
         number = self.counter(f"branch.{name}")
         return self._child(f"branch.{name}.{number}")
 
@@ -130,10 +134,13 @@ class Context:
         )
         return self._performer.delay(invocation, seconds)
 
-    async def now(self) -> datetime:
+    def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the time, recorded: every execution of the run sees the same."""
-        stamp = await self.call(_wall_time)
-        return datetime.fromtimestamp(stamp, UTC)
+
+        async def wall_time() -> float:
+            return self._performer.clock.now()
+
+        return _moment(self._call(self._next(), _NOW, wall_time, (), {}))
 
     def uuid(self) -> uuid.UUID:
         """Return an id that is unique to this place in the run, and the same on every execution."""
@@ -150,8 +157,9 @@ class Context:
 
     def counter(self, name: str) -> int:
         """Return 1, 2, 3, … for each use of a name in this context."""
-        self._counters[name] += 1
-        return self._counters[name]
+        number = self._counters.get(name, 0) + 1
+        self._counters[name] = number
+        return number
 
     async def perform(
         self,
@@ -213,18 +221,16 @@ class Context:
     ) -> Any:
         input_json = encode({"args": [*args], "kwargs": {**kwargs}}, what="arguments")
 
+        invocation = self._invocation(
+            OperationKind.TOOL_CALL, "call", sequence, declared.handler_id, input_json
+        )
+
         async def handler() -> Outcome:
             return Success(encode(await _invoke(function, args, kwargs)))
 
-        performed = await self.perform(
-            OperationKind.TOOL_CALL,
-            "call",
-            sequence,
-            declared.handler_id,
-            input_json,
-            handler,
-            retry=declared.retry,
-        )
+        performed = self._performer.recall(invocation)
+        if performed is None:
+            performed = await self.execute(invocation, handler, retry=declared.retry)
         if isinstance(performed.outcome, Success):
             return decode(performed.outcome.output_json)
         return performed.output(self.key("call", sequence))
@@ -268,20 +274,42 @@ async def _invoke(
 ) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    thread = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    here = copy_context()
+    thread = asyncio.get_running_loop().run_in_executor(
+        None, lambda: here.run(_in_thread, function, args, kwargs)
+    )
     try:
         result = await asyncio.shield(thread)
     except asyncio.CancelledError:
-        # A thread cannot be stopped. To leave before it ends would let another worker begin the
-        # operation while this one still acts.
-        await asyncio.wait([thread])
+        # A thread cannot be stopped. To leave before it ends, however often one is told to, would
+        # let another worker begin the operation while this one still acts.
+        while not thread.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
+        thread.exception()
         raise
     return await result if inspect.isawaitable(result) else result
 
 
+def _in_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        # No future takes it, and whoever waits for one would wait for ever.
+        raise RuntimeError("the function raised StopIteration") from error
+
+
 def _declared(function: Callable[..., Any]) -> Operation:
-    declared = getattr(function, _DECLARATION, None)
-    return declared if isinstance(declared, Operation) else _undeclared(function)
+    bare = _without_arguments(function)
+    declared = getattr(bare, _DECLARATION, None)
+    if isinstance(declared, Operation):
+        return declared
+    try:
+        return _undeclared(bare)
+    except TypeError:  # it has no hash
+        return Operation(_handler_id(bare, None, 1))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -291,9 +319,7 @@ def _undeclared(function: Callable[..., Any]) -> Operation:
 
 def _handler_id(function: Callable[..., Any], name: str | None, version: int) -> str:
     if name is None:
-        bare: Any = function
-        while isinstance(bare, functools.partial):
-            bare = bare.func
+        bare = _without_arguments(function)
         name = str(getattr(bare, "__qualname__", type(bare).__qualname__))
         name = name.replace(".<locals>", "")
         if "<lambda>" in name:
@@ -301,10 +327,17 @@ def _handler_id(function: Callable[..., Any], name: str | None, version: int) ->
                 "a lambda has no name that a later execution would find; give the operation one:"
                 " operation(name='…')(function)"
             )
-    check_identifier(name, "handler id")
-    return name if version == 1 else f"{name}.v{version}"
+    try:
+        return check_identifier(name if version == 1 else f"{name}.v{version}", "handler id")
+    except InvalidInvocation as error:
+        raise InvalidFunction(f"{error}; give it one: operation(name='…')(function)") from error
 
 
-@operation(name="perdure.now")
-async def _wall_time() -> float:
-    return time.time()
+def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = cast("Callable[..., Any]", function.func)
+    return function
+
+
+async def _moment(seconds: Awaitable[float]) -> datetime:
+    return datetime.fromtimestamp(await seconds, UTC)

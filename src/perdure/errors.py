@@ -18,10 +18,11 @@
     │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
     │   ├── NotInRun, ForeignTask                        misuse of a run's context
     │   └── EngineClosed
-    └── StorageError          the place where runs live
-        ├── InvalidUrl, MissingExtra
-        ├── StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
-        └── SchemaTooNew
+    ├── StorageError          the place where runs live
+    │   ├── InvalidUrl, MissingExtra
+    │   ├── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
+    │   └── SchemaTooNew
+    └── CommandError          what was typed on the command line cannot be done
 
 Two signals are not errors of the program and derive from `BaseException`, so that an
 `except Exception` in an agent or a tool cannot swallow them: `RunParked` and `LeaseLost`.
@@ -165,7 +166,7 @@ class UnknownRun(RunError):
 
 
 class RunConflict(RunError):
-    """A run of that id exists with another function, version or input."""
+    """A run of that id exists with another function or input."""
 
 
 class RunFailed(RunError):
@@ -228,6 +229,10 @@ class MissingExtra(StorageError):
     """A part of perdure was used whose optional dependency is not installed."""
 
 
+class StorageMissing(StorageError):
+    """There is no database where one was to be looked at."""
+
+
 class StorageBusy(StorageError):
     """Another process held the write lock for longer than the busy timeout."""
 
@@ -246,6 +251,13 @@ class StorageCorrupt(StorageError):
 
 class SchemaTooNew(StorageError):
     """The database was written by a newer release of perdure; upgrade this one."""
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+class CommandError(PerdureError):
+    """What was typed on the command line cannot be done as it stands."""
 
 
 # --- signals -------------------------------------------------------------------------------------

@@ -1,26 +1,26 @@
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from perdure.canonical import INPUT_LIMIT_BYTES, RECORD_LIMIT_BYTES
+from perdure.canonical import INPUT_LIMIT_BYTES, check_size
 from perdure.clock import Clock
 from perdure.errors import (
     DuplicateOperation,
-    InvalidPayload,
     LeaseLost,
-    OperationFailed,
     PerdureError,
     ReplayMismatch,
     RunParked,
     StorageBusy,
+    StorageError,
     StorageFull,
 )
 from perdure.fence import Fence
-from perdure.ids import check_identifier, error_name_of
+from perdure.journal.failures import bounded, failure_of
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Failure, Outcome, Success, success_of
 from perdure.journal.replay import Replay
@@ -29,7 +29,8 @@ from perdure.journal.store import (
     JournalRow,
     JournalStore,
     NewRecord,
-    pack_outcome,
+    TimerRow,
+    row_of,
     unpack_outcome,
 )
 from perdure.observe import Observer, log
@@ -38,9 +39,11 @@ from perdure.retry import RetryPolicy
 Handler = Callable[[], Awaitable[Outcome]]
 Probe = Callable[[str], None]
 
+T = TypeVar("T")
+
 _RETRY_HANDLER = "perdure.retry"
-_ENVELOPE_BYTES = 1024
 _REMEMBERED_BYTES = 4096
+_ANSWERS_A_TURN = 100
 
 
 class Ownership(Protocol):
@@ -80,6 +83,13 @@ class Ports(msgspec.Struct, frozen=True):
     probe: Probe
 
 
+class _Delay(msgspec.Struct, frozen=True):
+    delay_ms: int
+
+
+_delays = msgspec.json.Decoder(_Delay)
+
+
 class Performer:
     """Performs the operations of one run under one claim.
 
@@ -89,17 +99,19 @@ class Performer:
 
     def __init__(self, fence: Fence, journal: Journal, ports: Ports, ownership: Ownership) -> None:
         self.fence = fence
+        self.clock = ports.clock
         self.parked: PerdureError | None = None
+        self.refused: StorageError | None = None
         self.lost = False
+        self._ended = False
         self.executed = 0
         self.replayed = 0
         self._replay = Replay(journal)
         self._store = ports.store
         self._ownership = ownership
-        self._clock = ports.clock
         self._observer = ports.observer
         self._probe = ports.probe
-        self._live: set[tuple[str, int]] = set()
+        self._live: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._recorded: set[tuple[str, int]] = set()
 
     async def perform(
@@ -122,27 +134,39 @@ class Performer:
         """
         self._check()
         digest = hashlib.sha256(invocation.input_json).digest()
-        try:
-            row = self._replay.find(invocation, digest)
-        except ReplayMismatch as mismatch:
-            raise self.park(mismatch) from mismatch
+        row = self._find(invocation, digest)
         if row is not None:
             return await self._answer(row)
-        _check_live(invocation)
+        _check_new(invocation)
         key = (invocation.step_id, invocation.sequence)
         if key in self._live or key in self._recorded:
             raise DuplicateOperation(
                 f"operation {invocation.stable_key} is asked for twice in one execution; an"
                 " identity names one place in the code: give the second one its own"
             )
-        self._live.add(key)
+        self._live[key] = _task()
         try:
             return await self._execute(invocation, digest, handler, retry, cuts)
         finally:
-            self._live.discard(key)
+            del self._live[key]
+
+    def recall(self, invocation: Invocation) -> Performed | None:
+        """Return the recorded outcome of an operation where it is at hand.
+
+        None says nothing: `perform` may still find it. Raises as `perform` does.
+        """
+        self._check()
+        if self.replayed % _ANSWERS_A_TURN == 0 or not self._replay.holds(invocation):
+            return None
+        row = self._find(invocation, hashlib.sha256(invocation.input_json).digest())
+        if row is None or row.payload is None:
+            return None
+        return self._replayed(row, row.payload)
 
     async def delay(self, invocation: Invocation, seconds: float) -> None:
         """Wait until `seconds` after the delay was first asked for, whatever happened since.
+
+        The input of the invocation is an object with `delay_ms`, which is `seconds`.
 
         Durable when it returns: the record that the delay is over.
         If it raises: as `perform`.
@@ -158,12 +182,8 @@ class Performer:
             await self._answer(row)
             return
         if timer is None:
-            wake_at = self._clock.now() + seconds
-            self._ownership.check(self.fence.run_id)
-            await self._store.begin_timer(self.fence, invocation, digest, wake_at)
-        else:
-            wake_at = timer.wake_at
-        await self._wait(invocation, digest, wake_at)
+            timer = await self._begin_timer(invocation, digest, self.clock.now() + seconds)
+        await self._wait(invocation, digest, timer.wake_at)
 
     def park(self, cause: PerdureError) -> RunParked:
         """Stop the run for a person to look at: every further operation is refused.
@@ -174,16 +194,52 @@ class Performer:
             self.parked = cause
         return RunParked(self.parked)
 
+    async def settle(self) -> None:
+        """End what the code of the run left behind when it ended itself.
+
+        Its operations are cancelled and waited for, and further ones are refused: a run that has
+        ended, or that another worker goes on with, must not act any more.
+        """
+        self._ended = True
+        here = asyncio.current_task()
+        while left := {task for task in self._live.values() if task is not here}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
     def _check(self) -> None:
         if self.parked is not None:
             raise RunParked(self.parked)
-        if self.lost:
+        if self.refused is not None:
+            raise self.refused
+        if self.lost or self._ended:
             raise LeaseLost(self.fence.run_id)
 
+    def _confirm(self) -> None:
+        try:
+            self._ownership.check(self.fence.run_id)
+        except LeaseLost:
+            # Sticky: a lease confirmed too late must not let code go on that swallowed the signal.
+            self.lost = True
+            raise
+
+    def _find(self, invocation: Invocation, digest: bytes) -> JournalRow | None:
+        try:
+            return self._replay.find(invocation, digest)
+        except ReplayMismatch as mismatch:
+            raise self.park(mismatch) from mismatch
+
     async def _answer(self, row: JournalRow) -> Performed:
+        if self.replayed % _ANSWERS_A_TURN == 0:
+            # Nothing else in a replay waits, and others have work to do.
+            await asyncio.sleep(0)
         payload = row.payload
         if payload is None:
-            payload = await self._store.read_payload(self.fence.run_id, row.step_id, row.sequence)
+            key = (self.fence.run_id, row.step_id, row.sequence)
+            payload = await self.insist(lambda: self._store.read_payload(*key))
+        return self._replayed(row, payload)
+
+    def _replayed(self, row: JournalRow, payload: bytes) -> Performed:
         self.replayed += 1
         self._observer.count("perdure_operation_replayed_total")
         return Performed(
@@ -209,7 +265,7 @@ class Performer:
             # A crash cut this delay short; what remains of it is waited under its own input.
             pending = _retry_delay(invocation, retry_step, failures, timer.input_json)
             await self._wait(pending, timer.input_sha256, timer.wake_at)
-        started_at = self._clock.now()
+        started_at = self.clock.now()
         while True:
             outcome, error = await self._attempt(invocation, handler)
             if retry is None or error is None or not retry.allows(error, attempt):
@@ -221,18 +277,24 @@ class Performer:
     async def _attempt(
         self, invocation: Invocation, handler: Handler
     ) -> tuple[Outcome, Exception | None]:
-        self._ownership.check(self.fence.run_id)
+        self._confirm()
         self.executed += 1
         self._observer.count("perdure_operation_executed_total")
         place = f"{invocation.step_id}/{invocation.sequence}"
         self._probe(f"operation.call {place}")
+        cancellations = _task().cancelling()
         try:
             outcome = await handler()
             error = None
-        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its outcome
+        except Exception as raised:
+            if _task().cancelling() > cancellations:
+                # What a handler makes of its cancellation says nothing about the operation.
+                raise asyncio.CancelledError from raised
             outcome, error = failure_of(raised), raised
+        # Code that swallowed a signal of an operation below this one has no outcome to record.
+        self._check()
         self._probe(f"operation.called {place}")
-        return _bounded(outcome, len(invocation.input_json)), error
+        return bounded(outcome, len(invocation.input_json)), error
 
     async def _back_off(
         self,
@@ -250,9 +312,28 @@ class Performer:
         )
         await self.delay(_retry_delay(invocation, step_id, attempt, document), seconds)
 
+    async def _begin_timer(self, invocation: Invocation, digest: bytes, wake_at: float) -> TimerRow:
+        self._confirm()
+        await self.insist(lambda: self._store.begin_timer(self.fence, invocation, digest, wake_at))
+        timer = TimerRow(
+            invocation.step_id,
+            invocation.sequence,
+            invocation.kind.value,
+            invocation.handler_id,
+            digest,
+            invocation.input_json,
+            wake_at,
+        )
+        if self._live:
+            # A handler that is tried again asks again for a delay that was cut short.
+            self._replay.add_timer(timer)
+        return timer
+
     async def _wait(self, invocation: Invocation, digest: bytes, wake_at: float) -> None:
-        started_at = self._clock.now()
-        await self._clock.sleep(max(0.0, wake_at - started_at))
+        started_at = self.clock.now()
+        # Wall time may have been set since the delay began: it never waits for more than the whole.
+        whole = _delays.decode(invocation.input_json).delay_ms / 1000
+        await self.clock.sleep(min(max(0.0, wake_at - started_at), whole))
         await self._record(invocation, digest, Success(b"{}"), 1, started_at, ())
 
     async def _record(
@@ -264,64 +345,44 @@ class Performer:
         started_at: float,
         cuts: tuple[int, ...],
     ) -> Performed:
-        finished_at = self._clock.now()
+        finished_at = self.clock.now()
         record = NewRecord(invocation, digest, outcome, attempt, started_at, finished_at, cuts)
         await self.insist(lambda: self._store.append_record(self.fence, record))
-        if len(self._live) > 1:
+        key = (invocation.step_id, invocation.sequence)
+        if len(self._live) > (key in self._live):
             # It may stand below a live operation whose handler is tried again, and asks again.
-            self._replay.add(_journal_row(record, self.fence.generation))
-        self._recorded.add((invocation.step_id, invocation.sequence))
+            self._replay.add(row_of(record, _REMEMBERED_BYTES))
+        self._recorded.add(key)
         return Performed(outcome, replayed=False, attempt=attempt, finished_at=finished_at)
 
-    async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write what has already happened, for as long as this process owns the run.
+    async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do with the store what cannot be left out, for as long as this process owns the run.
 
-        Durable when it returns: what `write` writes, fsynced.
-        If it raises: `LeaseLost`, or a `StorageError` that waiting does not mend.
+        Durable when it returns: what `work` writes, fsynced.
+        If it raises: `LeaseLost`, or a `StorageError` that waiting does not mend. Either is
+        sticky, so that the run gets nothing more done here.
         """
         pause = 0.05
         while True:
             try:
-                return await write()
+                return await work()
             except LeaseLost:
                 self.lost = True
                 raise
             except (StorageBusy, StorageFull) as error:
-                log.warning("run %s waits to record an operation: %s", self.fence.run_id, error)
-            await self._clock.sleep(pause)
+                log.warning("run %s waits for its store: %s", self.fence.run_id, error)
+            except StorageError as error:
+                self.refused = error
+                raise
+            await self.clock.sleep(pause)
             pause = min(pause * 2, 1.0)
-            self._ownership.check(self.fence.run_id)
+            self._confirm()
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return the failure that an exception out of a handler is journalled as.
-
-    An `OperationFailed` is kept as it is, so that a failure rebuilt by an adapter, or one of a
-    nested operation, does not change its name on the way up.
-    """
-    if isinstance(error, OperationFailed):
-        data = None if error.data is None else msgspec.json.encode(error.data)
-        return Failure(error.code, error.retryable, error.type_name, error.message, data)
-    name = error_name_of(type(error))
-    return Failure(name, type_name=_qualified(type(error)), message=_printable(str(error)))
-
-
-def _journal_row(record: NewRecord, generation: int) -> JournalRow:
-    invocation = record.invocation
-    status, payload = pack_outcome(record.outcome)
-    return JournalRow(
-        invocation.step_id,
-        invocation.sequence,
-        invocation.kind.value,
-        invocation.handler_id,
-        record.input_sha256,
-        status,
-        payload if len(payload) <= _REMEMBERED_BYTES else None,
-        record.attempt,
-        generation,
-        record.started_at,
-        record.finished_at,
-    )
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def _retry_delay(of: Invocation, step_id: str, number: int, input_json: bytes) -> Invocation:
@@ -330,35 +391,7 @@ def _retry_delay(of: Invocation, step_id: str, number: int, input_json: bytes) -
     )
 
 
-def _check_live(invocation: Invocation) -> None:
-    check_identifier(invocation.step_id, "step id")
-    check_identifier(invocation.handler_id, "handler id")
-    size = len(invocation.input_json)
-    if not 0 < size <= INPUT_LIMIT_BYTES:
-        raise InvalidPayload(
-            f"the input of operation {invocation.stable_key} has {size} bytes; an input has 1 to"
-            f" {INPUT_LIMIT_BYTES}: pass a reference to large data, not the data"
-        )
-
-
-def _bounded(outcome: Outcome, input_bytes: int) -> Outcome:
-    """Turn an outcome that no record can hold into the failure that says so."""
-    size = len(pack_outcome(outcome)[1])
-    if size + input_bytes + _ENVELOPE_BYTES <= RECORD_LIMIT_BYTES:
-        return outcome
-    return Failure(
-        "InvalidPayload",
-        type_name="perdure.errors.InvalidPayload",
-        message=f"the outcome has {size} bytes, and a record holds {RECORD_LIMIT_BYTES} with its"
-        " input: store large data elsewhere and return a reference to it",
-    )
-
-
-def _qualified(kind: type[BaseException]) -> str:
-    if kind.__module__ == "builtins":
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+def _check_new(invocation: Invocation) -> None:
+    invocation.check_identity()
+    what = f"the input of operation {invocation.stable_key}"
+    check_size(invocation.input_json, what=what, limit_bytes=INPUT_LIMIT_BYTES)

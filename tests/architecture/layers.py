@@ -39,8 +39,14 @@ PLACES: dict[str, int] = {
     "blocking": COMPOSITION,
     "testing": COMPOSITION,
     "cli": FRONT_ENDS,
+    "demo": FRONT_ENDS,
     "server": FRONT_ENDS,
+    "__main__": FRONT_ENDS,
 }
+
+# Which front end starts another, and which are programs as users write them: all below is theirs.
+STARTS = {"__main__": {"cli"}, "cli": {"demo"}}
+PROGRAMS = {"demo"}
 
 # The ground of layer 0: every foundation file may know these, and these know no other.
 GROUND = {"errors", "strict_json"}
@@ -67,7 +73,7 @@ FAMILIES = [
     {"mcp", "mcp_types"},
     {"psycopg", "psycopg_pool"},
 ]
-FRONT_END_THIRD_PARTY = {"cli": {"rich"}}
+FRONT_END_THIRD_PARTY = {"cli": {"rich"}, "demo": {"pydantic_ai", "mcp", "fastmcp"}}
 
 
 def unplaced(root: Path) -> list[str]:
@@ -171,6 +177,8 @@ def _refusal(source: str, target: str) -> str | None:
         return None if grounded else f"layer 0 knows only {' and '.join(sorted(GROUND))}"
     if here == there:
         return _sibling(source, target)
+    if there in STARTS.get(here, ()) or (here in PROGRAMS and level < FRONT_ENDS):
+        return None
     if layer == FRONT_ENDS:
         allowed = there in {"app", "errors"} or any(_under(target, port) for port in PORTS)
         return None if allowed else "a front end knows app, errors, ports and public names"

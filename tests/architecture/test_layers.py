@@ -55,6 +55,9 @@ def test_the_source_tree_keeps_the_layers(check: Callable[[Path], list[str]]) ->
         ("cli/show.py", "from perdure.storage.sqlite import open"),
         ("cli/show.py", "from perdure.server.api import app"),
         ("server/api.py", "from perdure.engine.engine import Engine"),
+        ("demo/agent.py", "from perdure.cli import main"),
+        ("server/api.py", "from perdure.demo import turn"),
+        ("__main__.py", "from perdure.demo import turn"),
         ("__init__.py", "from perdure.cli import main"),
     ],
 )
@@ -87,6 +90,9 @@ def test_imports_that_respect_the_walls_pass(package: Package) -> None:
             "blocking.py": "import asyncio\nfrom perdure.engine.worker import Worker",
             "cli/__init__.py": "import rich\nfrom perdure import App, errors\nfrom . import show",
             "cli/show.py": "from perdure.engine.store import EngineStore\nimport perdure.app",
+            "cli/demo.py": "def f():\n    from perdure.demo import agent",
+            "demo/agent.py": "import pydantic_ai, mcp, perdure.testing.scripted, perdure.context",
+            "__main__.py": "from perdure.cli import show",
         }
     )
     assert [problem for check in CHECKS for problem in check(root)] == []

@@ -9,6 +9,7 @@ from perdure.engine.registry import Function, Registry, RunFunction
 from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore
 from perdure.engine.worker import Worker, WorkerOptions
 from perdure.errors import (
+    EngineClosed,
     RunCancelled,
     RunConflict,
     RunFailed,
@@ -79,6 +80,9 @@ class Engine:
         if self._ticks is not None:
             self._ticks.cancel()
             await asyncio.wait([self._ticks])
+        for future in (future for futures in self._waiting.values() for future in futures):
+            if not future.done():
+                future.set_exception(EngineClosed("the App was closed before the run ended"))
         try:
             if self._worker is not None:
                 await self._worker.close()
@@ -98,14 +102,14 @@ class Engine:
         run = NewRun(
             run_id, registered.name, registered.version, input_json, self._ports.clock.now()
         )
-        holder = None if self._worker is None else self._worker.holder
-        started = await self.store.start_run(run, holder)
+        if self._worker is None:
+            started = await self.store.start_run(run, None)
+        else:
+            started = await self._worker.start(run)
         if not started.created:
             _check_same(started.row, run)
         else:
             self._ports.observer.count("perdure_run_started_total")
-        if started.claimed is not None and self._worker is not None:
-            self._worker.execute(started.claimed)
         return RunHandle(self, run_id)
 
     async def result(self, run_id: str) -> Any:
@@ -156,18 +160,24 @@ class Engine:
                 return _end(row)
         future: asyncio.Future[RunEnd] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, []).append(future)
-        return await future
+        try:
+            return await future
+        finally:
+            self._forget(run_id, future)
 
     async def _tick_for_ever(self) -> None:
         complaint = ""
+        changed = True
         while True:
             await asyncio.sleep(self._options.poll_seconds)
             try:
-                changed = self.store.changed()
+                # Not forgotten before it was acted upon: the store tells of it once.
+                changed = self.store.changed() or changed
                 if changed:
                     await self._look_for_ends()
                 if self._worker is not None:
                     await self._worker.tick(changed=changed)
+                changed = False
                 complaint = ""
             except StorageError as error:
                 if str(error) != complaint:
@@ -193,6 +203,13 @@ class Engine:
         for future in self._waiting.pop(run_id, ()):
             if not future.done():
                 future.set_result(end)
+
+    def _forget(self, run_id: str, future: asyncio.Future[RunEnd]) -> None:
+        waiting = self._waiting.get(run_id, [])
+        if future in waiting:
+            waiting.remove(future)
+        if not waiting:
+            self._waiting.pop(run_id, None)
 
     def _registered(self, function: Function | str, version: int | None) -> RunFunction:
         if isinstance(function, str):

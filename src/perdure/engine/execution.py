@@ -9,7 +9,8 @@ from perdure.context import Context
 from perdure.engine.registry import RunFunction
 from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
 from perdure.errors import LeaseLost, RunParked
-from perdure.perform import Performer, failure_of
+from perdure.journal.failures import failure_of
+from perdure.perform import Performer
 
 
 class StopReason(enum.Enum):
@@ -28,37 +29,57 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.reason: StopReason | None = None
         self._function = function
+        self._calling = False
 
     def stop(self, reason: StopReason) -> None:
         """Cancel the run's code; the first reason stands, except that a loss beats them all."""
         if self.reason is None or reason is StopReason.LOST:
             self.reason = reason
-        if self.task is not None:
+        # Only the code is cancelled, and not what reads its journal or writes how it ended. A
+        # task that is cancelled before its first step would not even clean up.
+        if self.task is not None and self._calling:
             self.task.cancel()
 
     async def run(self, performer: Performer) -> RunEnd | None:
         """Call the run function to its end and return how it ended.
 
         Returns None when this worker may write nothing about it: it lost the run, or it closes
-        and gives the run back.
+        and gives the run back. Raises the `StorageError` of a store that refused an operation.
         """
-        try:
-            end = await self._call(performer)
-        except asyncio.CancelledError:
-            end = self._stopped()
-        except RunParked as parked:
-            end = _ended(RunState.NEEDS_ATTENTION, parked.cause)
-        except LeaseLost:
-            end = None
-        except Exception as error:  # noqa: BLE001 - whatever a run raises is how it ends
-            end = _ended(RunState.FAILED, error)
-        except BaseExceptionGroup as group:
-            end = None if _holds(group, LeaseLost) else _ended(RunState.FAILED, group)
+        end = self._stopped() if self.reason is not None else await self._call_to_end(performer)
+        await performer.settle()
         if performer.lost or self.reason is StopReason.LOST:
             return None
-        if performer.parked is not None and self.reason is None:
-            end = _ended(RunState.NEEDS_ATTENTION, performer.parked)
+        if performer.refused is not None:
+            raise performer.refused
+        if performer.parked is not None:
+            if self.reason is StopReason.CANCELLED:
+                return RunEnd(RunState.CANCELLED)
+            return _ended(RunState.NEEDS_ATTENTION, performer.parked)
+        if self.reason is StopReason.CLOSING and end is not None and end.state is RunState.FAILED:
+            # Nobody can tell what failed by itself from what failed because it was cut short.
+            return None
         return end
+
+    async def _call_to_end(self, performer: Performer) -> RunEnd | None:
+        self._calling = True
+        try:
+            return await self._call(performer)
+        except asyncio.CancelledError:
+            return self._stopped()
+        except RunParked as parked:
+            performer.park(parked.cause)
+            return None
+        except LeaseLost:
+            return None
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseExceptionGroup as group:
+            return None if _holds(group, LeaseLost) else _ended(RunState.FAILED, group)
+        except BaseException as error:  # noqa: BLE001 - whatever a run raises is how it ends
+            return _ended(RunState.FAILED, error)
+        finally:
+            self._calling = False
 
     async def _call(self, performer: Performer) -> RunEnd:
         context = Context(performer, self.claim.started_at)
@@ -72,6 +93,9 @@ class Execution:
             case StopReason.CANCELLED:
                 return RunEnd(RunState.CANCELLED)
             case StopReason.CLOSING | StopReason.LOST:
+                return None
+            case None if self.task is not None and self.task.cancelling():
+                # By whoever shuts the loop down without closing the App: the run goes on later.
                 return None
             case None:
                 problem = RunProblem("CancelledError", "CancelledError", "the run cancelled itself")

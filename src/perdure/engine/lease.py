@@ -19,8 +19,9 @@ class Lease:
 
     The thread goes on while the event loop is blocked, and stops with the process, so a renewal
     tells that the process lives and nothing else. Ownership is trusted only for a share of the
-    lease counted from before the last confirmed renewal was sent: a process that was frozen, or
-    cut off from its database, stops before anyone else may take its runs.
+    lease counted from before the last confirmed renewal was sent, and at first from `asked_at`,
+    before the lease was asked for, on the monotonic clock: a process that was frozen, or cut off
+    from its database, stops before anyone else may take its runs.
     """
 
     def __init__(
@@ -28,7 +29,9 @@ class Lease:
         store: RunStore,
         holder: str,
         seconds: float,
+        asked_at: float,
         clock: Clock,
+        *,
         heard: Callable[[WorkerNews], None],
         lost: Callable[[], None],
     ) -> None:
@@ -38,7 +41,7 @@ class Lease:
         self._clock = clock
         self._heard = heard
         self._lost = lost
-        self._trusted_until = clock.monotonic() + seconds * _TRUSTED_SHARE
+        self._trusted_until = asked_at + seconds * _TRUSTED_SHARE
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="perdure-lease", daemon=True)
         self._thread.start()
@@ -54,13 +57,24 @@ class Lease:
         self._thread.join()
 
     def _keep(self) -> None:
+        try:
+            self._renew()
+        finally:
+            if not self._stopped.is_set():
+                # Whatever ended the renewals, an error nobody foresaw included.
+                self._trusted_until = float("-inf")
+                self._lost()
+
+    def _renew(self) -> None:
         pause = self._seconds / _RENEWALS_A_LEASE
-        while not self._stopped.wait(pause):
+        while not self._stopped.wait(min(pause, self._trusted_seconds())):
+            if not self._trusted_seconds():
+                return
             sent = self._clock.monotonic()
             try:
                 news = self._store.renew_worker(self.holder, self._seconds)
             except LeaseLost:
-                return self._give_up()
+                return
             except StorageError as error:
                 log.warning("worker %s could not renew its lease: %s", self.holder, error)
                 pause = _RETRY_SECONDS
@@ -68,10 +82,6 @@ class Lease:
                 self._trusted_until = sent + self._seconds * _TRUSTED_SHARE
                 pause = self._seconds / _RENEWALS_A_LEASE
                 self._heard(news)
-            if self._clock.monotonic() >= self._trusted_until:
-                return self._give_up()
-        return None
 
-    def _give_up(self) -> None:
-        self._trusted_until = float("-inf")
-        self._lost()
+    def _trusted_seconds(self) -> float:
+        return max(0.0, self._trusted_until - self._clock.monotonic())

@@ -61,7 +61,8 @@ class Registry:
         Raises `UnknownFunction`, naming those that exist.
         """
         versions = [key[1] for key in self._functions if key[0] == name]
-        found = self._functions.get((name, version or max(versions, default=0)))
+        newest = max(versions, default=0)
+        found = self._functions.get((name, newest if version is None else version))
         if found is None:
             known = ", ".join(f"{key[0]}@{key[1]}" for key in sorted(self._functions)) or "none"
             wanted = name if version is None else f"{name}@{version}"
@@ -87,9 +88,16 @@ class Registry:
 def _takes_input(function: Function, name: str) -> bool:
     if not inspect.iscoroutinefunction(function):
         raise InvalidFunction(f"run function {name!r} must be declared with async def")
+    parameters = inspect.signature(function).parameters.values()
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            raise InvalidFunction(
+                f"run function {name!r} needs {parameter.name!r}, which nobody passes: it takes"
+                " (context) or (context, input)"
+            )
     needed = [
         parameter
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in parameters
         if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
     ]
     if len(needed) not in {1, 2}:

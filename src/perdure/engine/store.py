@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -147,6 +147,22 @@ class OperationRow(msgspec.Struct, frozen=True):
     finished_at: float
 
 
+class StoreFault(msgspec.Struct, frozen=True):
+    """Something about a store that a person has to mend; the message says how."""
+
+    code: str
+    message: str
+
+
+class StoreReport(msgspec.Struct, frozen=True):
+    """What a store says about itself; `facts` are the driver's own, sizes in bytes."""
+
+    driver: str
+    schema_version: int
+    facts: Mapping[str, str | int]
+    faults: Sequence[StoreFault]
+
+
 class RunStore(JournalStore, Protocol):
     """The port through which the engine keeps runs and their owners.
 
@@ -174,8 +190,10 @@ class RunStore(JournalStore, Protocol):
         """
         ...
 
-    async def end_run(self, fence: Fence, end: RunEnd) -> None:
-        """Write how a run ended and give up its ownership.
+    async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
+        """Write how a run ended, give up its ownership, and return the state that it has now.
+
+        A run that would need attention is cancelled instead where somebody asked for that.
 
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` when the fence no longer holds, or a `StorageError`.
@@ -234,6 +252,14 @@ class RunStore(JournalStore, Protocol):
 
     async def list_workers(self) -> Sequence[WorkerRow]:
         """Return the workers that the store knows, oldest first."""
+        ...
+
+    async def count_runs(self) -> Mapping[RunState, int]:
+        """Return how many runs are in each state; every state is there."""
+        ...
+
+    async def examine(self) -> StoreReport:
+        """Check the whole store for damage and for what will soon stop it; reads all of it."""
         ...
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:

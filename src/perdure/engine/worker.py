@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -9,7 +11,7 @@ import msgspec
 from perdure.engine.execution import Execution, StopReason
 from perdure.engine.lease import Lease
 from perdure.engine.registry import Registry
-from perdure.engine.store import ClaimedRun, RunEnd, RunStore, WorkerNews
+from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunStore, StartedRun, WorkerNews
 from perdure.errors import LeaseLost, StorageError
 from perdure.fence import Fence
 from perdure.journal.store import Journal
@@ -56,18 +58,13 @@ class Worker:
         self._settled = settled
         self._lease: Lease | None = None
         self._executions: dict[str, Execution] = {}
+        self._claiming = 0
         self._loop = asyncio.get_running_loop()
-        self._strays: set[tuple[str, int]] = set()
+        self._strays: AbstractSet[tuple[str, int]] = frozenset()
         self._chores: set[asyncio.Task[None]] = set()
         self._backlog = True
         self._swept_at = float("-inf")
         self._closing = False
-
-    @property
-    def holder(self) -> str | None:
-        """The holder under which a run may be claimed right now, or None."""
-        full = len(self._executions) >= self._options.concurrency
-        return None if full or self._closing or self._lease is None else self._lease.holder
 
     def executes(self, run_id: str) -> bool:
         """Return whether this worker executes a run right now."""
@@ -79,14 +76,16 @@ class Worker:
         Durable when it returns: the lease, fsynced.
         """
         seconds = self._options.lease_seconds
+        asked_at = self._clock.monotonic()
         holder = await self._store.register_worker(self._options.name, seconds)
         self._lease = Lease(
             self._store,
             holder,
             seconds,
+            asked_at,
             self._clock,
-            lambda news: self._call_loop(lambda: self._hear(news)),
-            lambda: self._call_loop(self._lose_all),
+            heard=lambda news: self._call_loop(lambda: self._hear(news)),
+            lost=lambda: self._call_loop(self._lose_all),
         )
 
     async def tick(self, *, changed: bool) -> None:
@@ -110,8 +109,21 @@ class Worker:
             await self._look_for_cancels()
         await self._claim()
 
-    def execute(self, claim: ClaimedRun) -> None:
-        """Execute a run that was claimed for this worker's holder."""
+    async def start(self, run: NewRun) -> StartedRun:
+        """Write a run unless its id exists, and execute it here if there is a place for it.
+
+        Durable when it returns: the run and its claim, fsynced.
+        """
+        holder = self._holder
+        if holder is None:
+            return await self._store.start_run(run, None)
+        with self._places(1):
+            started = await self._store.start_run(run, holder)
+            if started.claimed is not None:
+                self._begin(started.claimed)
+        return started
+
+    def _begin(self, claim: ClaimedRun) -> None:
         self._observer.count("perdure_run_claimed_total")
         function = self._registry.find(claim.function, claim.version)
         execution = Execution(claim, function)
@@ -132,7 +144,10 @@ class Worker:
         lease, self._lease = self._lease, None
         if lease is not None:
             await asyncio.to_thread(lease.stop)
-            await self._store.retire_worker(lease.holder)
+            try:
+                await self._store.retire_worker(lease.holder)
+            except StorageError as error:
+                log.warning("worker %s leaves its runs to its lease's end: %s", lease.holder, error)
 
     async def _wait_for_executions(self) -> None:
         # Without a limit: a run that were given back while its code still acts would act twice.
@@ -143,22 +158,44 @@ class Worker:
                 log.warning("waiting for operations that ignore their cancellation: %s", names)
 
     async def _claim(self) -> None:
-        holder = self.holder
+        holder = self._holder
         if holder is None or not self._backlog:
             return
-        limit = self._options.concurrency - len(self._executions)
-        claims = await self._store.claim_runs(holder, self._registry.served(), limit)
-        self._backlog = len(claims) == limit
-        for claim in claims:
-            self.execute(claim)
+        limit = self._free
+        with self._places(limit):
+            claims = await self._store.claim_runs(holder, self._registry.served(), limit)
+            self._backlog = len(claims) == limit
+            for claim in claims:
+                self._begin(claim)
+
+    @property
+    def _free(self) -> int:
+        return self._options.concurrency - len(self._executions) - self._claiming
+
+    @property
+    def _holder(self) -> str | None:
+        """The holder under which a run may be claimed right now, or None."""
+        if self._free <= 0 or self._closing or self._lease is None:
+            return None
+        return self._lease.holder
+
+    @contextmanager
+    def _places(self, count: int) -> Generator[None]:
+        # Kept while a claim is on its way, or many at once would be more than may be executed.
+        self._claiming += count
+        try:
+            yield
+        finally:
+            self._claiming -= count
 
     async def _execute(self, execution: Execution) -> None:
         claim = execution.claim
         run_id = claim.fence.run_id
         try:
             end = await self._outcome(execution)
-        except StorageError as error:
-            log.error("run %s stops here and goes on later: %s", run_id, error)
+        except Exception as error:  # noqa: BLE001 - a bug must not strand the run
+            unexpected = not isinstance(error, StorageError)
+            log.error("run %s stops here, to go on later: %s", run_id, error, exc_info=unexpected)
             await self._give_back(claim)
         else:
             if end is None:
@@ -184,20 +221,22 @@ class Worker:
             return None
         end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
         try:
-            await performer.insist(lambda: self._store.end_run(claim.fence, end))
+            state = await performer.insist(lambda: self._store.end_run(claim.fence, end))
         except LeaseLost:
             return None
-        return end
+        return msgspec.structs.replace(end, state=state)
 
     async def _give_back(self, claim: ClaimedRun) -> None:
+        # First, because another worker, or this one, takes it at once.
+        await asyncio.sleep(_RETRY_SECONDS)
         try:
             await self._store.release_run(claim.fence)
         except StorageError as error:
             log.error("run %s could not be given back: %s", claim.fence.run_id, error)
-        await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _give_back_all(self, holder: str, strays: set[tuple[str, int]]) -> None:
-        for run_id, generation in strays:
+    async def _give_back_all(self, holder: str, strays: AbstractSet[tuple[str, int]]) -> None:
+        # After a blocked loop, the news may come before the step that begins what was claimed.
+        for run_id, generation in strays - self._executed():
             try:
                 await self._store.release_run(Fence(run_id, holder, generation))
             except StorageError as error:
@@ -211,17 +250,17 @@ class Worker:
         self._cancel(news.cancelled)
         # Owned, and yet not executed: what was claimed for a caller that was cancelled meanwhile,
         # or could not be given back. Twice in a row, since a claim is on its way for a moment.
-        executed = {
-            (entry.claim.fence.run_id, entry.claim.fence.generation)
-            for entry in self._executions.values()
-        }
-        strays = set(news.owned) - executed
+        strays = news.owned - self._executed()
         lease = self._lease
         if lease is not None and strays & self._strays:
             chore = self._loop.create_task(self._give_back_all(lease.holder, strays & self._strays))
             self._chores.add(chore)
             chore.add_done_callback(self._chores.discard)
         self._strays = strays
+
+    def _executed(self) -> set[tuple[str, int]]:
+        fences = [entry.claim.fence for entry in self._executions.values()]
+        return {(fence.run_id, fence.generation) for fence in fences}
 
     def _cancel(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:

@@ -19,6 +19,10 @@ class Replay:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def holds(self, invocation: Invocation) -> bool:
+        """Return whether anything is recorded under an invocation's key."""
+        return (invocation.step_id, invocation.sequence) in self._rows
+
     def find(self, invocation: Invocation, input_sha256: bytes) -> JournalRow | None:
         """Return the record of an invocation, or None when it has none yet.
 
@@ -53,6 +57,11 @@ class Replay:
     def add(self, row: JournalRow) -> None:
         """Remember a record of this execution, for operations that may be asked for again."""
         self._rows[row.step_id, row.sequence] = row
+        self._timers.pop((row.step_id, row.sequence), None)
+
+    def add_timer(self, row: TimerRow) -> None:
+        """Remember a delay that this execution began, for operations that may ask again."""
+        self._timers[row.step_id, row.sequence] = row
 
 
 def _check(row: JournalRow | TimerRow, invocation: Invocation, input_sha256: bytes) -> None:

@@ -18,7 +18,7 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
 
     `payload` is what `unpack_outcome` reads: the output document of a success, or the packed form
     of another outcome. It is None when it is larger than the store hands out with a whole
-    journal; `read_payload` gives it then. Times are wall seconds, UTC.
+    journal; `read_payload` gives it then. `finished_at` is wall seconds, UTC.
     """
 
     step_id: str
@@ -29,8 +29,6 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     status: str
     payload: bytes | None
     attempt: int
-    generation: int
-    started_at: float
     finished_at: float
 
 
@@ -47,7 +45,7 @@ class TimerRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """All that a run has recorded, in the order it was recorded, and the delays under way."""
+    """All that a run has recorded, in no order, and the delays under way."""
 
     rows: Sequence[JournalRow] = ()
     timers: Sequence[TimerRow] = ()
@@ -67,6 +65,23 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     started_at: float
     finished_at: float
     cuts: tuple[int, ...] = ()
+
+
+def row_of(record: NewRecord, largest: int) -> JournalRow:
+    """Return a new record as replay needs it, without a payload of more than `largest` bytes."""
+    invocation = record.invocation
+    status, payload = pack_outcome(record.outcome)
+    return JournalRow(
+        invocation.step_id,
+        invocation.sequence,
+        invocation.kind.value,
+        invocation.handler_id,
+        record.input_sha256,
+        status,
+        payload if len(payload) <= largest else None,
+        record.attempt,
+        record.finished_at,
+    )
 
 
 def pack_outcome(outcome: Outcome) -> tuple[str, bytes]:

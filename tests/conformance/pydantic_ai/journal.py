@@ -113,7 +113,5 @@ class MemoryJournal:
             status,
             payload,
             record.attempt,
-            1,
-            record.started_at,
             record.finished_at,
         )

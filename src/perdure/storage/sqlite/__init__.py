@@ -6,12 +6,13 @@ from pathlib import Path
 from perdure.clock import Clock
 from perdure.observe import Observer
 from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.health import SqliteHealth
 from perdure.storage.sqlite.journal import SqliteJournal
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.workers import SqliteWorkers
 
 
-class SqliteStorage(SqliteJournal, SqliteRuns, SqliteWorkers):
+class SqliteStorage(SqliteJournal, SqliteRuns, SqliteWorkers, SqliteHealth):
     """Keeps runs, journals and leases in one SQLite file, for any number of local processes.
 
     The file must be on a local disk: SQLite's log does not work over a network file system.
@@ -30,6 +31,7 @@ class SqliteStorage(SqliteJournal, SqliteRuns, SqliteWorkers):
         SqliteJournal.__init__(self, database)
         SqliteRuns.__init__(self, database)
         SqliteWorkers.__init__(self, database)
+        SqliteHealth.__init__(self, database)
         self._seen = -1
 
     def changed(self) -> bool:

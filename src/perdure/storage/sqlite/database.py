@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from perdure.clock import Clock
-from perdure.errors import StorageReadOnly
+from perdure.errors import StorageError, StorageReadOnly
 from perdure.observe import Observer
 from perdure.storage.queries import load_queries
+from perdure.storage.sqlite.checkpoint import UNFOLDED_PAGES
 from perdure.storage.sqlite.failures import storage_error
-from perdure.storage.sqlite.migrate import migrate
+from perdure.storage.sqlite.migrate import check_owner, migrate
 from perdure.storage.sqlite.writer import Writer
 
 T = TypeVar("T")
+
+_OLDEST_SQLITE: Final = (3, 37)
 
 
 class Database:
@@ -38,7 +44,7 @@ class Database:
         self.sql = load_queries("sqlite")
         self._writing = connect(path, busy_seconds)
         try:
-            migrate(self._writing, str(path))
+            migrate(self._writing, str(path), probe)
             self._reading = connect(path, busy_seconds)
         except sqlite3.Error as error:
             self._writing.close()
@@ -90,7 +96,10 @@ class Database:
 
     def data_version(self) -> int:
         """Return a number that changes whenever anyone commits."""
-        ((version,),) = self._reading.execute("PRAGMA data_version").fetchall()
+        try:
+            ((version,),) = self._reading.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
         return int(version)
 
     async def close(self) -> None:
@@ -108,14 +117,54 @@ def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
 
     Raises `StorageReadOnly` when the file or its folder cannot be written.
     """
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StorageError(
+            f"SQLite {sqlite3.sqlite_version} is too old: perdure needs 3.37 or newer; use a Python"
+            " that is linked to a newer one"
+        )
     if not path.parent.is_dir():
         raise StorageReadOnly(f"the folder {path.parent} does not exist; create it, or fix the URL")
+    if os.access(path, os.F_OK) and not os.access(path, os.W_OK):
+        # SQLite would open it, and leave a log beside it that nobody can write either.
+        raise StorageReadOnly(f"{path} cannot be written: it must be writable by this user")
     try:
         connection = sqlite3.connect(
             path, timeout=busy_seconds, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
     except sqlite3.Error as error:
         raise storage_error(error) from error
+    try:
+        _configure(connection, path, busy_seconds)
+    except sqlite3.Error as error:
+        connection.close()
+        raise storage_error(error) from error
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _configure(connection: sqlite3.Connection, path: Path, busy_seconds: float) -> None:
+    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        # Before the mode is changed, which stays in the file.
+        check_owner(connection, str(path))
+        _use_wal(connection, busy_seconds)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {UNFOLDED_PAGES}")
+    if sys.platform == "darwin":
+        # There an fsync alone leaves the data in the drive's cache.
+        connection.execute("PRAGMA fullfsync = ON")
+
+
+def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # SQLite itself does not wait here when several processes open a new file at once.
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+        else:
+            return

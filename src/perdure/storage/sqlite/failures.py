@@ -19,7 +19,7 @@ def storage_error(error: sqlite3.Error) -> StorageError:
             "another process holds the database's write lock; end the program that keeps a"
             " transaction open on it"
         )
-    if name.startswith("SQLITE_FULL") or name == "SQLITE_IOERR_WRITE":
+    if name in {"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"}:
         return StorageFull(
             f"the disk of the database is full ({error}); what was acknowledged is safe: make"
             " room, and waiting runs go on by themselves"

@@ -5,7 +5,7 @@ import sqlite3
 from typing import Any, Final
 
 from perdure.canonical import sha256_hex
-from perdure.errors import InputDigestMismatch, JournalError, LeaseLost
+from perdure.errors import InputDigestMismatch, JournalError, LeaseLost, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, JournalRow, NewRecord, TimerRow, pack_outcome
@@ -47,11 +47,12 @@ class SqliteJournal:
         Raises `InputDigestMismatch` when the file no longer holds what was written.
         """
         piece, packing, tail, digest = self._one("read_input", run_id, step_id, sequence)
-        document = pieces.unpack(packing, tail)
-        if piece is not None:
-            rows = self._db.read("read_pieces", piece=piece)
-            document = pieces.join(rows) + document
-        if sha256_hex(document) != digest.hex():
+        rows = [] if piece is None else self._db.read("read_pieces", piece=piece)
+        try:
+            document = pieces.join([*rows, (packing, tail)])
+        except StorageCorrupt:
+            document = None
+        if document is None or sha256_hex(document) != digest.hex():
             raise InputDigestMismatch(
                 f"the input of operation {run_id}/{step_id}/{sequence} is damaged in the database;"
                 " restore it from a backup"
@@ -152,26 +153,22 @@ def _fence(fence: Fence) -> dict[str, Any]:
 
 
 def _journal_row(row: tuple[Any, ...]) -> JournalRow:
-    step_id, sequence, kind, handler_id, digest, status, *rest, packing, payload = row
-    attempt, generation, started_at, finished_at = rest
+    step_id, sequence, kind, handler_id, digest, status, attempt, at, packing, payload = row
+    if payload is not None and packing != pieces.PLAIN:
+        payload = pieces.unpack(packing, payload)
     return JournalRow(
-        step_id,
-        sequence if sequence >= 0 else sequence + _RANGE,
-        kind,
-        handler_id,
-        digest,
-        status,
-        payload if payload is None or packing == pieces.PLAIN else pieces.unpack(packing, payload),
-        attempt,
-        generation,
-        started_at,
-        finished_at,
+        step_id, unsigned(sequence), kind, handler_id, digest, status, payload, attempt, at
     )
 
 
 def _timer_row(row: tuple[Any, ...]) -> TimerRow:
     step_id, sequence, *rest = row
-    return TimerRow(step_id, sequence if sequence >= 0 else sequence + _RANGE, *rest)
+    return TimerRow(step_id, unsigned(sequence), *rest)
+
+
+def unsigned(sequence: int) -> int:
+    """Return the unsigned 64-bit number that SQLite stores as a signed one."""
+    return sequence if sequence >= 0 else sequence + _RANGE
 
 
 def _signed(sequence: int) -> int:

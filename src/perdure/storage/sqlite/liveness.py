@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from perdure.errors import StorageReadOnly
+
 
 class Liveness:
     """Tells at once that a process on this host has died, by locks that the kernel frees.
@@ -19,11 +21,19 @@ class Liveness:
         self._held: dict[str, int] = {}
 
     def hold(self, holder: str) -> None:
-        """Take the lock of a new holder; it is freed by `release` or by the end of the process."""
+        """Take the lock of a new holder; it is freed by `release` or by the end of the process.
+
+        Raises `StorageReadOnly` when there can be no file for it.
+        """
         if sys.platform == "win32":
             return
-        self._folder.mkdir(exist_ok=True)
-        descriptor = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = self._create(holder)
+        except OSError as error:
+            raise StorageReadOnly(
+                f"a worker keeps a lock file in {self._folder}, and cannot create it ({error}): the"
+                " folder must be writable by this user, on a disk with room"
+            ) from error
         _try_lock(descriptor)
         self._held[holder] = descriptor
 
@@ -59,6 +69,15 @@ class Liveness:
         """Let go of every lock."""
         for holder in list(self._held):
             self.release(holder)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+    def _create(self, holder: str) -> int:
+        while True:
+            self._folder.mkdir(exist_ok=True)
+            # Another process that closes may remove the empty folder in between.
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _path(self, holder: str) -> Path:
         return self._folder / f"{holder}.lock"

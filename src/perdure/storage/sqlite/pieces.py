@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from perdure.errors import StorageCorrupt
+
 Queries = Mapping[str, str]
 
 PLAIN: Final = 0
@@ -56,7 +58,7 @@ def keep(
 
 
 def join(rows: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return the beginning of an input from its pieces, each as (packing, data), root first."""
+    """Return an input from its pieces and its tail, each as (packing, data), root first."""
     return b"".join(unpack(packing, data) for packing, data in rows)
 
 
@@ -82,5 +84,12 @@ def pack(data: bytes) -> tuple[int, bytes]:
 
 
 def unpack(packing: int, data: bytes) -> bytes:
-    """Return the bytes that `pack` was given."""
-    return zlib.decompress(data) if packing == DEFLATED else data
+    """Return the bytes that `pack` was given; raises `StorageCorrupt` for damaged ones."""
+    if packing == PLAIN:
+        return data
+    try:
+        return zlib.decompress(data)
+    except zlib.error as error:
+        raise StorageCorrupt(
+            f"packed bytes are damaged in the database ({error}); restore it from a backup"
+        ) from error

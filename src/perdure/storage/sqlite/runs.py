@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from perdure.engine.store import (
 from perdure.errors import LeaseLost, UnknownRun
 from perdure.fence import Fence
 from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.journal import unsigned
 
 _problems: Final = msgspec.json.Decoder(RunProblem)
 
@@ -86,8 +87,10 @@ class SqliteRuns:
 
         return await self._db.write(job, "claim_runs")
 
-    async def end_run(self, fence: Fence, end: RunEnd) -> None:
-        """Write how a run ended and give up its ownership.
+    async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
+        """Write how a run ended, give up its ownership, and return the state that it has now.
+
+        A run that would need attention is cancelled instead where somebody asked for that.
 
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
@@ -97,14 +100,15 @@ class SqliteRuns:
             "state": end.state.value,
             "output": end.output_json,
             "problem": None if end.problem is None else msgspec.json.encode(end.problem),
-            "ending": end.state.value,
             "executed": end.executed,
             "replayed": end.replayed,
             "now": self._db.clock.now(),
         }
-        if not await self._give_up("end_run", row):
+        state = await self._give_up("end_run", row)
+        if state is None:
             self._db.observer.count("perdure_lease_fencing_rejected_total")
             raise LeaseLost(fence.run_id)
+        return RunState(state)
 
     async def release_run(self, fence: Fence) -> None:
         """Give a run back unfinished, for any worker to go on with.
@@ -162,11 +166,17 @@ class SqliteRuns:
 
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
-        return [OperationRow(*row) for row in self._db.read("list_operations", run_id=run_id)]
+        rows = self._db.read("list_operations", run_id=run_id)
+        return [OperationRow(row[0], unsigned(row[1]), *row[2:]) for row in rows]
 
     async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
         """Return the claims of a run, oldest first."""
         return [AttemptRow(*row) for row in self._db.read("list_attempts", run_id=run_id)]
+
+    async def count_runs(self) -> Mapping[RunState, int]:
+        """Return how many runs are in each state; every state is there."""
+        counts = dict(self._db.read("count_runs"))
+        return {state: counts.get(state.value, 0) for state in RunState}
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`."""
@@ -177,12 +187,15 @@ class SqliteRuns:
         await self._db.write(lambda connection: self._db.run(connection, name, row).rowcount, name)
         return await self.read_run(run_id)
 
-    async def _give_up(self, name: str, row: dict[str, Any]) -> bool:
-        def job(connection: sqlite3.Connection) -> bool:
-            changed = self._db.run(connection, name, row).fetchall()
-            for (number,) in changed:
-                self._db.run(connection, "end_attempt", {**row, "run_number": number})
-            return bool(changed)
+    async def _give_up(self, name: str, row: dict[str, Any]) -> str | None:
+        def job(connection: sqlite3.Connection) -> str | None:
+            changed = self._db.run(connection, name, row).fetchone()
+            if changed is None:
+                return None
+            number, state = changed
+            attempt = {"ending": state, **row, "run_number": number}
+            self._db.run(connection, "end_attempt", attempt)
+            return state
 
         return await self._db.write(job, name)
 

@@ -42,13 +42,16 @@ class SqliteWorkers:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "lease_seconds": lease_seconds,
-            "lease_until": self._db.clock.monotonic() + lease_seconds,
             "now": self._db.clock.now(),
         }
+
+        def job(connection: sqlite3.Connection) -> None:
+            # Counted from the write, which may have waited for another process's.
+            until = self._db.clock.monotonic() + lease_seconds
+            self._db.run(connection, "insert_worker", {**row, "lease_until": until})
+
         try:
-            await self._db.write(
-                lambda connection: self._db.run(connection, "insert_worker", row), "register_worker"
-            )
+            await self._db.write(job, "register_worker")
         except BaseException:
             self._liveness.release(holder)
             raise
@@ -115,7 +118,7 @@ class SqliteWorkers:
     def _renew(self, holder: str, lease_seconds: float) -> WorkerNews:
         # A connection of its own: a renewal waits neither for the event loop nor for its writes.
         if self._renewing is None:
-            self._renewing = connect(self._db.path, lease_seconds / 4)
+            self._renewing = connect(self._db.path, lease_seconds / 10)
         connection = self._renewing
         connection.execute("BEGIN IMMEDIATE")
         try:

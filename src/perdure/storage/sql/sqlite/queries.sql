@@ -39,6 +39,10 @@ SELECT run_id, function, version, state, input_sha256, holder, generation, cance
 FROM runs WHERE :state IS NULL OR state = :state
 ORDER BY run_number DESC LIMIT :limit;
 
+-- name: count_runs
+-- How many runs are in each state that has any.
+SELECT state, count(*) FROM runs GROUP BY state;
+
 -- name: any_waiting
 -- Whether any run waits for a worker that serves :served.
 SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'pending'
@@ -64,11 +68,12 @@ AND function || '@' || version NOT IN (SELECT value FROM json_each(:served))
 ORDER BY run_number LIMIT 100;
 
 -- name: end_run
--- Write how a run ended and give up its ownership.
-UPDATE runs SET state = :state, output = :output, problem = :problem, holder = NULL,
-                finished_at = :now
+-- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
+UPDATE runs SET state = CASE WHEN :state = 'needs_attention' AND cancel_requested THEN 'cancelled'
+                             ELSE :state END,
+                output = :output, problem = :problem, holder = NULL, finished_at = :now
 WHERE run_id = :run_id AND holder = :holder AND generation = :generation
-RETURNING run_number;
+RETURNING run_number, state;
 
 -- name: release_run
 -- Give a run back for any worker; a run whose cancellation was asked for is cancelled.
@@ -76,7 +81,7 @@ UPDATE runs SET holder = NULL,
                 state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'pending' END,
                 finished_at = CASE WHEN cancel_requested THEN :now END
 WHERE run_id = :run_id AND holder = :holder AND generation = :generation
-RETURNING run_number;
+RETURNING run_number, state;
 
 -- name: end_attempt
 -- Note how a claim of a run ended.
@@ -181,11 +186,10 @@ WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
 AND step_id = :step_id AND sequence = :sequence;
 
 -- name: read_records
--- All that a run recorded; a payload over :largest bytes comes as null.
-SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, generation, started_at,
-       finished_at, payload_packing, CASE WHEN payload_bytes <= :largest THEN payload END
-FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
-ORDER BY record_number;
+-- All that a run recorded, in no order; a payload over :largest bytes comes as null.
+SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, finished_at,
+       payload_packing, CASE WHEN payload_bytes <= :largest THEN payload END
+FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id);
 
 -- name: read_timers
 -- The delays that a run has under way.

@@ -1,0 +1,49 @@
+"""Plain Python, no framework: an order is charged and shipped, and the process may die anywhere.
+
+Run it with `uv run python examples/checkout.py`. Kill it while it runs and run it again: it goes
+on after the last recorded step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure import App, Context, RetryPolicy, operation
+
+app = App("sqlite:///checkout.db")
+
+
+@operation(retry=RetryPolicy(attempts=5))
+async def charge(order: str, cents: int, idempotency_key: str) -> str:
+    """Stand in for a payment provider, which drops a repeated key itself."""
+    print(f"charging {order}: {cents} cents, key {idempotency_key}")
+    await asyncio.sleep(1)
+    return f"receipt-{order}"
+
+
+def ship(order: str) -> str:
+    """Stand in for a warehouse; not async, so it runs in a thread."""
+    print(f"shipping {order}")
+    return f"parcel-{order}"
+
+
+async def tell(address: str, text: str) -> None:
+    """Stand in for a mail server."""
+    print(f"to {address}: {text}")
+
+
+@app.run(version=1)
+async def checkout(context: Context, order: str) -> dict[str, str]:
+    """Charge first, then ship and tell the buyer at the same time."""
+    key = str(context.uuid())  # the same on every execution, so a repeated charge is recognised
+    receipt = await context.call(charge, order, 1999, key)
+    await context.sleep(1)
+    parcel, _ = await asyncio.gather(
+        context.call(ship, order),
+        context.call(tell, "buyer@example.com", f"charged, {receipt}"),
+    )
+    return {"receipt": receipt, "parcel": parcel}
+
+
+if __name__ == "__main__":
+    print(app.run_sync(checkout, "order-7", run_id="checkout-order-7"))

@@ -1,0 +1,5 @@
+"""The command line: `perdure`."""
+
+from perdure.cli.program import main
+
+__all__ = ["main"]

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from perdure.app import App
+from perdure.cli.exits import Exit
+from perdure.cli.screen import Screen
+from perdure.cli.sheet import Column, Sheet, plain
+from perdure.cli.target import store_of
+from perdure.cli.words import STYLES, instant, moment, number_of, size
+from perdure.engine.store import RunRow, RunState, StoreReport, WorkerRow
+
+_RUNS_LISTED: Final = 100
+_WORKER_COLUMNS: Final = (
+    Column("worker"),
+    Column("pid", number=True),
+    Column("host", dispensable=1),
+    Column("lease"),
+    Column("runs", number=True),
+    Column("since (UTC)", dispensable=2),
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that a person has to do; the message says what."""
+
+    code: str
+    message: str
+    run_id: str | None = None
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """All that doctor looks at.
+
+    `unserved` are waiting runs that no function of the App serves, or None when only a URL was
+    given, which tells nothing of functions.
+    """
+
+    url: str
+    report: StoreReport
+    counts: Mapping[RunState, int]
+    workers: Sequence[WorkerRow]
+    stuck: Sequence[RunRow]
+    unserved: Sequence[RunRow] | None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What a person has to do, worst first."""
+        return [*_findings(self)]
+
+
+async def doctor(options: argparse.Namespace, screen: Screen) -> Exit:
+    """Check a store, its workers and its runs; exit 1 when a person has to do something."""
+    app = store_of(options)
+    async with app.connect(create=False):
+        diagnosis = await _diagnose(app, knows_functions=options.app is not None)
+    if screen.as_json:
+        screen.document(_document(diagnosis))
+    else:
+        screen.show(*_sections(diagnosis))
+    return Exit.NOT_WELL if diagnosis.findings else Exit.OK
+
+
+async def _diagnose(app: App, *, knows_functions: bool) -> Diagnosis:
+    store = app.store
+    state = RunState.NEEDS_ATTENTION
+    return Diagnosis(
+        app.url,
+        await store.examine(),
+        await store.count_runs(),
+        await store.list_workers(),
+        await store.list_runs(state=state, limit=_RUNS_LISTED),
+        await store.unserved(app.functions) if knows_functions else None,
+    )
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
+    for fault in diagnosis.report.faults:
+        yield Finding(fault.code, fault.message)
+    for row in diagnosis.stuck:
+        why = "" if row.problem is None else f": {row.problem.message}"
+        yield Finding(
+            "needs_attention",
+            f"run {row.run_id} of {row.function}@{row.version} is parked{why}. Mend that and"
+            f" `perdure resume {row.run_id}`, or end it with `perdure cancel {row.run_id}`",
+            row.run_id,
+        )
+    for row in diagnosis.unserved or ():
+        yield Finding(
+            "unserved",
+            f"run {row.run_id} waits for {row.function}@{row.version}, which this App does not"
+            f" register: deploy it again, or end the run with `perdure cancel {row.run_id}`",
+            row.run_id,
+        )
+    yield from _of_workers(diagnosis)
+
+
+def _of_workers(diagnosis: Diagnosis) -> Iterator[Finding]:
+    if any(worker.alive for worker in diagnosis.workers):
+        return  # it takes over what others left, and what waits
+    waiting = diagnosis.counts[RunState.PENDING] + diagnosis.counts[RunState.RUNNING]
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        yield Finding(
+            "no_worker",
+            f"{number_of(waiting, 'run')} {verb} and no worker is alive: start one with"
+            " `perdure worker MODULE:APP`",
+        )
+
+
+# --- for programs --------------------------------------------------------------------------------
+
+
+def _document(diagnosis: Diagnosis) -> dict[str, Any]:
+    report = diagnosis.report
+    return {
+        "well": not diagnosis.findings,
+        "findings": diagnosis.findings,
+        "url": diagnosis.url,
+        "store": {
+            "driver": report.driver,
+            "schema_version": report.schema_version,
+            **report.facts,
+        },
+        "runs": {state.value: count for state, count in diagnosis.counts.items()},
+        "workers": [
+            {
+                "name": worker.name,
+                "pid": worker.pid,
+                "host": worker.host,
+                "holder": worker.holder,
+                "alive": worker.alive,
+                "runs": worker.runs,
+                "started_at": instant(worker.started_at),
+            }
+            for worker in diagnosis.workers
+        ],
+        "unserved": None
+        if diagnosis.unserved is None
+        else [row.run_id for row in diagnosis.unserved],
+    }
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+def _sections(diagnosis: Diagnosis) -> Iterator[Any]:
+    from rich.text import Text
+
+    yield _facts(diagnosis)
+    yield ""
+    if diagnosis.workers:
+        yield _workers(diagnosis.workers)
+    else:
+        yield "no workers"
+    yield ""
+    if diagnosis.unserved is None:
+        yield Text("(which runs no function serves, only --app MODULE:APP can tell)", "dim")
+    findings = diagnosis.findings
+    if not findings:
+        yield Text("all is well", "bold green")
+    for finding in findings:
+        yield Text.assemble(("! ", "bold red"), plain(finding.message))
+
+
+def _facts(diagnosis: Diagnosis) -> Sheet:
+    from rich.text import Text
+
+    report = diagnosis.report
+    counts = Text()
+    for state, count in diagnosis.counts.items():
+        if count:
+            counts.append(f"{'  ' if counts else ''}{count} {state.value}", STYLES[state])
+    facts = {
+        name.removesuffix("_bytes").replace("_", " "): size(value)
+        if name.endswith("_bytes") and isinstance(value, int)
+        else value
+        for name, value in report.facts.items()
+    }
+    rows: list[tuple[str, object]] = [
+        ("driver", f"{report.driver}, schema version {report.schema_version}"),
+        *facts.items(),
+        ("runs", counts or "none"),
+    ]
+    return Sheet("", (Column(""), Column("", elastic=True)), rows)
+
+
+def _workers(workers: Sequence[WorkerRow]) -> Sheet:
+    from rich.text import Text
+
+    rows = (
+        (
+            worker.name,
+            worker.pid,
+            worker.host,
+            Text("alive", "green") if worker.alive else Text("dead", "red"),
+            worker.runs,
+            moment(worker.started_at).removesuffix("Z"),
+        )
+        for worker in workers
+    )
+    return Sheet("workers", _WORKER_COLUMNS, rows)

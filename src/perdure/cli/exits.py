@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from perdure.errors import (
+    CommandError,
+    InvalidUrl,
+    MissingExtra,
+    PerdureError,
+    RunCancelled,
+    RunFailed,
+    RunNeedsAttention,
+    StorageError,
+    StorageMissing,
+    UnknownFunction,
+    UnknownRun,
+)
+
+
+class Exit(enum.IntEnum):
+    """What the exit code of a command means."""
+
+    OK = 0
+    NOT_WELL = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    STORAGE = 4
+    UNFINISHED = 5
+    BUG = 70
+    INTERRUPTED = 130
+
+
+MEANINGS: Final = {
+    Exit.OK: "done, and all is well",
+    Exit.NOT_WELL: "the answer is not well: the run failed, doctor or the demo found something",
+    Exit.USAGE: "the command cannot be done as typed: bad options, input, URL or MODULE:APP",
+    Exit.NOT_FOUND: "there is no such run, run function or database",
+    Exit.STORAGE: "the database is busy, full, read-only, damaged or of a newer release",
+    Exit.UNFINISHED: "the run was cancelled, or needs attention before it can go on",
+    Exit.BUG: "perdure itself failed; the traceback is on stderr",
+    Exit.INTERRUPTED: "interrupted from the keyboard",
+}
+"""Every exit code and its meaning, as `--help` shows them."""
+
+# The first line that fits decides.
+_OF_ERRORS: Final[tuple[tuple[type[PerdureError], Exit], ...]] = (
+    (UnknownRun, Exit.NOT_FOUND),
+    (UnknownFunction, Exit.NOT_FOUND),
+    (StorageMissing, Exit.NOT_FOUND),
+    (InvalidUrl, Exit.USAGE),
+    (MissingExtra, Exit.USAGE),
+    (CommandError, Exit.USAGE),
+    (StorageError, Exit.STORAGE),
+    (RunFailed, Exit.NOT_WELL),
+    (RunCancelled, Exit.UNFINISHED),
+    (RunNeedsAttention, Exit.UNFINISHED),
+)
+
+
+def exit_of(error: PerdureError) -> Exit:
+    """Return the exit code that an error ends a command with."""
+    return next((code for kind, code in _OF_ERRORS if isinstance(error, kind)), Exit.USAGE)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from perdure.cli import change, demo, doctor, runs, show, start, worker
+from perdure.cli.exits import Exit, exit_of
+from perdure.cli.parser import build_parser
+from perdure.cli.screen import Screen
+from perdure.errors import PerdureError
+
+Command = Callable[[argparse.Namespace, Screen], Awaitable[Exit]]
+
+_COMMANDS: Final[dict[str, Command]] = {
+    "cancel": change.cancel,
+    "demo": demo.demo,
+    "doctor": doctor.doctor,
+    "resume": change.resume,
+    "runs": runs.runs,
+    "show": show.show,
+    "start": start.start,
+    "worker": worker.work,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
+    words = sys.argv[1:] if argv is None else [*argv]
+    # Asked for by hand, because what cannot be parsed is reported as a document as well.
+    screen = Screen(as_json="--json" in words)
+    try:
+        return int(_run(words, screen))
+    except PerdureError as error:
+        code = exit_of(error)
+        screen.error(error, code)
+        return int(code)
+    except KeyboardInterrupt:
+        return int(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; what is still buffered must not raise at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(Exit.OK)
+    except Exception:  # noqa: BLE001 - the boundary of the process: a bug gets a code of its own
+        traceback.print_exc()
+        return int(Exit.BUG)
+
+
+def _run(words: Sequence[str], screen: Screen) -> Exit:
+    parser = build_parser()
+    try:
+        options = parser.parse_args(words)
+    except SystemExit:  # after --help
+        return Exit.OK
+    if options.version is True:
+        screen.line(f"perdure {version('perdure')}")
+        return Exit.OK
+    if options.command is None:
+        parser.print_help()
+        return Exit.USAGE
+    return asyncio.run(_command(options, screen))
+
+
+async def _command(options: argparse.Namespace, screen: Screen) -> Exit:
+    return await _COMMANDS[options.command](options, screen)

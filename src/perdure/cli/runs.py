@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+import msgspec
+
+from perdure.cli.exits import Exit
+from perdure.cli.screen import Screen
+from perdure.cli.sheet import Column, Sheet
+from perdure.cli.target import store_of
+from perdure.cli.words import STYLES, duration, instant, moment
+from perdure.engine.store import RunRow, RunState
+
+_COLUMNS: Final = (
+    Column("run"),
+    Column("function"),
+    Column("state"),
+    Column("attempts", number=True, dispensable=1),
+    Column("created (UTC)", dispensable=2),
+    Column("took", number=True, dispensable=3),
+    Column("problem", elastic=True),
+)
+
+
+async def runs(options: argparse.Namespace, screen: Screen) -> Exit:
+    """List the newest runs of a store."""
+    app = store_of(options)
+    state = None if options.state is None else RunState(options.state)
+    async with app.connect(create=False):
+        rows = await app.store.list_runs(state=state, limit=options.limit)
+    screen.document({"runs": [describe(row) for row in rows]})
+    if not rows:
+        screen.line("no runs" if state is None else f"no runs are {state.value}")
+        return Exit.OK
+    screen.show(Sheet("", _COLUMNS, (_cells(row) for row in rows)))
+    return Exit.OK
+
+
+def describe(row: RunRow) -> dict[str, Any]:
+    """Return a run as a JSON document shows it."""
+    return {
+        "run_id": row.run_id,
+        "function": row.function,
+        "version": row.version,
+        "state": row.state,
+        "cancel_requested": row.cancel_requested,
+        "attempts": row.generation,
+        "holder": row.holder,
+        "created_at": instant(row.created_at),
+        "started_at": instant(row.started_at),
+        "finished_at": instant(row.finished_at),
+        "input_sha256": row.input_sha256.hex(),
+        "result": None if row.output_json is None else msgspec.Raw(row.output_json),
+        "problem": row.problem,
+    }
+
+
+def state_of(row: RunRow) -> Any:
+    """Return the state of a run as coloured text of rich."""
+    from rich.text import Text
+
+    asked = row.cancel_requested and not row.state.settled
+    word = f"{row.state.value}, to be cancelled" if asked else row.state.value
+    return Text(word, STYLES[row.state])
+
+
+def took(row: RunRow) -> float | None:
+    """Return for how many seconds a run has been going on in all, or None before or while."""
+    if row.started_at is None or row.finished_at is None:
+        return None
+    return row.finished_at - row.started_at
+
+
+def _cells(row: RunRow) -> tuple[object, ...]:
+    return (
+        row.run_id,
+        f"{row.function}@{row.version}",
+        state_of(row),
+        row.generation,
+        moment(row.created_at).removesuffix("Z"),
+        duration(took(row)),
+        "" if row.problem is None else row.problem.message,
+    )

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from perdure.cli.exits import Exit
+from perdure.cli.sheet import Sheet, plain
+from perdure.errors import MissingExtra, PerdureError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_PLAIN_WIDTH: Final = 1000
+
+
+class Screen:
+    """Where a command writes: one JSON document, or text for people.
+
+    Text for a terminal is laid out and coloured. Anywhere else it is plain lines, as wide as they
+    need to be, without control characters.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        for stream in (sys.stdout, sys.stderr):
+            # A character that the terminal's encoding lacks must not end the command.
+            reconfigure = getattr(stream, "reconfigure", None)
+            if reconfigure is not None:
+                reconfigure(errors="backslashreplace")
+
+    def document(self, value: object) -> None:
+        """Write a JSON document as one line of stdout; nothing when text is wanted."""
+        if self.as_json:
+            print(msgspec.json.encode(value).decode(), flush=True)
+
+    def line(self, text: str = "") -> None:
+        """Write text to stdout; nothing when JSON is wanted."""
+        if not self.as_json:
+            print("\n".join(map(plain, text.split("\n"))), flush=True)
+
+    def note(self, text: str) -> None:
+        """Write a line to stderr, for people who watch; nothing when JSON is wanted."""
+        if not self.as_json:
+            print(plain(text), file=sys.stderr, flush=True)
+
+    def error(self, error: PerdureError, code: Exit) -> None:
+        """Say why the command failed and what to do."""
+        name = type(error).__name__
+        self.document({"error": {"code": name, "message": str(error), "exit_code": int(code)}})
+        self.note(f"perdure: {error}")
+
+    def show(self, *parts: RenderableType | Sheet) -> None:
+        """Write sheets and text of rich; nothing when JSON is wanted."""
+        if self.as_json:
+            return
+        console = self.console()
+        width = console.width if console.is_terminal else None
+        made = [part.fitted(width) if isinstance(part, Sheet) else part for part in parts]
+        if width is not None:
+            console.print(*made, sep="\n")
+            return
+        with console.capture() as capture:
+            console.print(*made, sep="\n")
+        for line in capture.get().splitlines():
+            print(line.rstrip(), flush=True)
+
+    def console(self) -> Console:
+        """Return a console on stdout; raises `MissingExtra` without rich."""
+        if importlib.util.find_spec("rich") is None:
+            raise MissingExtra(
+                "tables need rich: pip install 'perdure[cli]', or use --json, which does not"
+            )
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+        return Console(width=width, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+import msgspec
+
+from perdure import RunHandle
+from perdure.app import App
+from perdure.cli.exits import Exit, exit_of
+from perdure.cli.runs import describe
+from perdure.cli.screen import Screen
+from perdure.cli.target import load_app
+from perdure.errors import CommandError, RunCancelled, RunFailed, RunNeedsAttention
+
+
+async def start(options: argparse.Namespace, screen: Screen) -> Exit:
+    """Start a run without executing it here; with --wait, wait for how it ends."""
+    app = load_app(options.target)
+    value = _input(options.input)
+    async with app.connect():
+        handle = await app.start(
+            options.function, value, run_id=options.run_id, version=options.version
+        )
+        if options.wait:
+            return await _wait(app, handle, screen)
+        row = await app.find(handle.run_id)
+        screen.document(describe(row))
+        screen.line(f"run {row.run_id} is {row.state.value}")
+        return Exit.OK
+
+
+async def _wait(app: App, handle: RunHandle, screen: Screen) -> Exit:
+    if not (await handle.status()).settled:
+        screen.note(f"run {handle.run_id} has started; waiting for its result")
+        if not any(worker.alive for worker in await app.store.list_workers()):
+            screen.note("no worker is alive to execute it; start one: perdure worker MODULE:APP")
+    code, problem = Exit.OK, ""
+    try:
+        await handle.result()
+    except (RunFailed, RunCancelled, RunNeedsAttention) as error:
+        code, problem = exit_of(error), str(error)
+    except asyncio.CancelledError:
+        screen.note(f"the run goes on without this command; see: perdure show {handle.run_id}")
+        raise
+    row = await app.find(handle.run_id)
+    screen.document(describe(row))
+    if problem:
+        screen.note(f"perdure: {problem}; see: perdure show {row.run_id}")
+    elif row.output_json is not None:
+        screen.line(msgspec.json.format(row.output_json, indent=2).decode())
+    return code
+
+
+def _input(text: str) -> Any:
+    data = sys.stdin.buffer.read() if text == "-" else text.encode()
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError) as error:
+        shown = "what stdin holds" if text == "-" else repr(text)
+        raise CommandError(
+            f"the input {shown} is not JSON ({error}); quote it for the shell, such as"
+            """ '{"order": "A-1042"}'"""
+        ) from error

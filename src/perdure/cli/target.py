@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from perdure.app import App
+from perdure.errors import CommandError
+
+URL_VARIABLE: Final = "PERDURE_URL"
+
+
+def store_of(options: Namespace) -> App:
+    """Return an App on the store that the options or the environment name."""
+    if options.app is not None:
+        return load_app(options.app)
+    url = options.url or os.environ.get(URL_VARIABLE)
+    if not url:
+        raise CommandError(
+            "which database? Pass --url sqlite:///runs.db or --app MODULE:APP, or set"
+            f" {URL_VARIABLE}"
+        )
+    return App(url)
+
+
+def load_app(reference: str) -> App:
+    """Import the App that MODULE:APP names, with the current folder on the path.
+
+    What the module prints goes to stderr. Raises `CommandError`.
+    """
+    name, colon, attribute = reference.partition(":")
+    if not (name and colon and attribute):
+        raise CommandError(f"{reference!r} is not MODULE:APP, such as shop.agents:app")
+    if name.endswith(".py") or "/" in name:
+        dotted = name.removeprefix("./").removesuffix(".py").replace("/", ".")
+        raise CommandError(f"MODULE is a module, not a file: write {dotted}:{attribute}")
+    module = _import(name)
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise CommandError(f"module {name} has no {attribute!r}; {_apps_in(module)}")
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        raise CommandError(
+            f"{reference} is of type {type(found).__name__}, not a perdure.App; {_apps_in(module)}"
+        )
+    return found
+
+
+def _import(name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise CommandError(
+                f"there is no module {error.name!r} in {folder} or on the Python path; run the"
+                " command in the folder that holds it, or install it"
+            ) from error
+        raise CommandError(_raised(name, error)) from error
+    except (Exception, SystemExit) as error:  # whatever somebody else's module raises
+        raise CommandError(_raised(name, error)) from error
+
+
+def _raised(name: str, error: BaseException) -> str:
+    """Say what the import of a module raised, and where in somebody's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    place = f" in {own[-1].filename}:{own[-1].lineno}" if own else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" in {error.filename}:{error.lineno}"
+    return (
+        f"module {name} cannot be imported: {type(error).__name__}: {error}{place};"
+        f" see all of it with: python -c 'import {name}'"
+    )
+
+
+def _apps_in(module: ModuleType) -> str:
+    names = sorted(name for name, value in vars(module).items() if isinstance(value, App))
+    return f"Apps in it: {', '.join(names)}" if names else "there is no App in it"

@@ -1,0 +1,1 @@
+"""A refund agent that loses its process in the middle of a turn: `perdure demo`."""

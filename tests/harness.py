@@ -1,0 +1,100 @@
+"""An App on a temporary file: opened, interrupted and opened again."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from perdure import App, WorkerOptions
+from perdure.clock import Clock
+from perdure.engine.store import AttemptRow, OperationRow
+
+T = TypeVar("T")
+
+RUN = "run-1"
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine; one that hangs fails."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(20):
+            return await coroutine
+
+    return asyncio.run(bounded())
+
+
+def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
+    """Return an App on the file of a folder, whose worker reacts fast and keeps its lease."""
+    extra = {key: options.pop(key) for key in ("probe", "busy_seconds") if key in options}
+    worker = {"poll_seconds": 0.002, "sweep_seconds": 0.0, "lease_seconds": 3600.0, **options}
+    url = f"sqlite:///{folder / 'runs.db'}"
+    return App(url, worker=WorkerOptions(**worker), clock=clock, **extra)
+
+
+def sql(folder: Path, statement: str, *parameters: Any) -> list[Any]:
+    """Run a statement on a connection of its own, as another process would."""
+    connection = sqlite3.connect(folder / "runs.db", isolation_level=None)
+    try:
+        return connection.execute(statement, parameters).fetchall()
+    finally:
+        connection.close()
+
+
+class Pause:
+    """A point in the code of a run that the first execution does not get past."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.open = False
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        if not self.open:
+            await asyncio.Event().wait()
+
+
+async def interrupt(app: App, pause: Pause, function: Any, value: Any = None) -> None:
+    """Start a run and close the App when it has reached the pause; the next one gets past it."""
+    async with app:
+        await app.start(function, value, run_id=RUN)
+        await pause.reached.wait()
+    pause.open = True
+
+
+async def finish(app: App, run_id: str = RUN) -> Any:
+    """Open an App and return the result of a run that was started before."""
+    async with app:
+        return await app.handle(run_id).result()
+
+
+async def once(app: App, function: Any, value: Any = None) -> Any:
+    """Start a run in an App of its own and return its result."""
+    async with app:
+        return await (await app.start(function, value, run_id=RUN)).result()
+
+
+async def operations(app: App, run_id: str = RUN) -> list[OperationRow]:
+    """Return what a run recorded."""
+    async with app.connect():
+        return list(await app.store.list_operations(run_id))
+
+
+async def keys(app: App, run_id: str = RUN) -> list[tuple[str, int]]:
+    """Return the step and the sequence of each record of a run, in the order of recording."""
+    return [(row.step_id, row.sequence) for row in await operations(app, run_id)]
+
+
+async def attempts(app: App, run_id: str = RUN) -> list[AttemptRow]:
+    """Return the claims of a run."""
+    async with app.connect():
+        return list(await app.store.list_attempts(run_id))
+
+
+async def until(told: Callable[[], bool]) -> None:
+    """Return as soon as something holds, looking again in every turn of the loop."""
+    while not told():
+        await asyncio.sleep(0)
