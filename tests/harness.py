@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure import App, WorkerOptions
-from perdure.clock import Clock
-from perdure.engine.store import AttemptRow, OperationRow
+from perdure import App, Context, WorkerOptions
+from perdure.clock import Clock, SystemClock
+from perdure.engine.store import AttemptRow, NewRun, OperationRow
+from perdure.fence import Fence
+from perdure.journal import Invocation, OperationKind, Outcome, Success
+from perdure.journal.store import NewRecord
+from perdure.observe import Observer
+from perdure.storage.sqlite import SqliteStorage
 
 T = TypeVar("T")
 
@@ -57,6 +64,20 @@ class Pause:
             await asyncio.Event().wait()
 
 
+def paused_app(folder: Path, pause: Pause, seen: list[str] | None = None, **options: Any) -> App:
+    """Return an App whose one function waits for a pause and returns its input."""
+    app = app_on(folder, **options)
+
+    @app.run(version=1)
+    async def work(context: Context, value: Any) -> Any:
+        if seen is not None:
+            seen.append(context.run_id)
+        await pause()
+        return value
+
+    return app
+
+
 async def interrupt(app: App, pause: Pause, function: Any, value: Any = None) -> None:
     """Start a run and close the App when it has reached the pause; the next one gets past it."""
     async with app:
@@ -98,3 +119,59 @@ async def until(told: Callable[[], bool]) -> None:
     """Return as soon as something holds, looking again in every turn of the loop."""
     while not told():
         await asyncio.sleep(0)
+
+
+class Stored:
+    """An open store with one worker and, by its fence, one run of it."""
+
+    def __init__(self, store: SqliteStorage, observer: Observer, fence: Fence) -> None:
+        self.store = store
+        self.observer = observer
+        self.fence = fence
+
+    async def append(
+        self,
+        step_id: str,
+        sequence: int,
+        document: bytes,
+        cuts: tuple[int, ...] = (),
+        outcome: Outcome | None = None,
+        fence: Fence | None = None,
+    ) -> None:
+        """Record an operation, under the run's fence or another one."""
+        fence = fence or self.fence
+        kind = OperationKind.MODEL_REQUEST
+        invocation = Invocation(fence.run_id, step_id, sequence, kind, "model", document)
+        digest = hashlib.sha256(document).digest()
+        outcome = outcome or Success(b"1")
+        await self.store.append_record(
+            fence, NewRecord(invocation, digest, outcome, 1, 10.0, 11.0, cuts)
+        )
+
+    async def begin(self, run_id: str) -> Fence:
+        """Start another run of the same worker."""
+        started = await self.store.start_run(
+            NewRun(run_id, "work", 1, b"null", 1.0), self.fence.holder
+        )
+        assert started.claimed is not None
+        return started.claimed.fence
+
+
+@asynccontextmanager
+async def stored(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Stored]:
+    """Open a store without an engine."""
+    observer = Observer()
+    store = SqliteStorage(
+        folder / "runs.db",
+        clock or SystemClock(),
+        observer,
+        busy_seconds=20,
+        probe=lambda point: None,
+    )
+    try:
+        holder = await store.register_worker("w", 60.0)
+        it = Stored(store, observer, Fence(RUN, holder, 1))
+        await it.begin(RUN)
+        yield it
+    finally:
+        await store.close()

@@ -99,7 +99,10 @@ def test_an_app_is_open_once_and_only_inside_its_block(tmp_path: Path) -> None:
         assert [*map(type, outcomes)] == [str, EngineClosed]
 
     run(main())
-    assert {thread.name for thread in threading.enumerate()} & {"perdure-lease", "perdure-writer"} == set()
+    assert {thread.name for thread in threading.enumerate()} & {
+        "perdure-lease",
+        "perdure-writer",
+    } == set()
 
 
 def test_connecting_executes_nothing_and_can_insist_on_a_store(tmp_path: Path) -> None:

@@ -2,19 +2,29 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import Context, OperationFailed, RetryPolicy, RunFailed, current, operation
-from perdure.errors import ForeignTask, InvalidFunction, InvalidInvocation, InvalidPayload
+from perdure import Context, RetryPolicy, RunFailed, current, operation
+from perdure.errors import ForeignTask, InvalidInvocation
 from perdure.testing.manual_clock import ManualClock
-from tests.harness import RUN, Pause, app_on, finish, interrupt, keys, once, operations, run
+from tests.harness import (
+    RUN,
+    Pause,
+    app_on,
+    attempts,
+    finish,
+    interrupt,
+    keys,
+    once,
+    operations,
+    run,
+    until,
+)
 
 
 class Doubler:
@@ -185,6 +195,7 @@ def test_operations_inside_an_operation_are_not_repeated_when_it_is_retried(
         ("call.1.call", 2),
         ("call", 1),
     ]
+    assert len(run(attempts(app))) == 1
 
 
 def test_a_sleep_cut_short_inside_an_operation_goes_on_when_it_is_retried(tmp_path: Path) -> None:
@@ -220,6 +231,48 @@ def test_a_sleep_cut_short_inside_an_operation_goes_on_when_it_is_retried(tmp_pa
             await handle.result()
 
     run(main())
+    assert len(run(attempts(app))) == 1
+
+
+def test_a_retried_operation_that_was_cut_short_inside_another_keeps_its_tries(
+    tmp_path: Path,
+) -> None:
+    app = app_on(tmp_path)
+    calls: list[str] = []
+
+    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0))
+    async def inner() -> int:
+        calls.append("inner")
+        if calls == ["inner"]:
+            raise ConnectionError
+        if calls == ["inner", "inner"]:
+            await asyncio.Event().wait()
+        return len(calls)
+
+    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0))
+    async def outer() -> int:
+        context = current()
+        assert context is not None
+        if calls:
+            return await context.call(inner)
+        asking = asyncio.create_task(context.call(inner))
+        await until(lambda: len(calls) == 2)
+        asking.cancel()
+        await asyncio.wait([asking])
+        raise ConnectionError
+
+    @app.run(version=1)
+    async def work(context: Context) -> int:
+        return await context.call(outer)
+
+    assert run(once(app, work)) == 3
+    assert [(row.step_id, row.attempt) for row in run(operations(app))] == [
+        ("call.1.call.1.retry", 1),
+        ("call.1.retry", 1),
+        ("call.1.call", 2),
+        ("call", 2),
+    ]
+    assert len(run(attempts(app))) == 1
 
 
 def test_time_ids_and_chance_are_the_same_on_every_execution(tmp_path: Path) -> None:
@@ -278,94 +331,6 @@ def test_a_resumed_sleep_waits_for_what_remains(tmp_path: Path) -> None:
             return await app.handle(RUN).result()
 
     assert run(main()) == "awake"
-
-
-CYCLE: list[Any] = []
-CYCLE.append(CYCLE)
-
-
-@pytest.mark.parametrize(
-    ("value", "complaint"),
-    [
-        ({"a": [1, {2}]}, r"arguments\.args\[0\]\.a\[1\] is a set"),
-        (math.nan, r"arguments\.args\[0\] is nan"),
-        ("\ud800", r"arguments\.args\[0\] is a str with a lone surrogate"),
-        ({1: 2}, r"arguments\.args\[0\] has the key 1"),
-        (b"x", r"arguments\.args\[0\] is a bytes"),
-        (CYCLE, "contains itself"),
-        ("x" * (2 * 1024 * 1024), r"the limit is 2097152: store large data"),
-    ],
-    ids=["set", "nan", "surrogate", "key", "bytes", "cycle", "oversize"],
-)
-def test_arguments_that_are_no_json_value_are_refused_before_anything(
-    tmp_path: Path, value: Any, complaint: str
-) -> None:
-    app = app_on(tmp_path)
-    doubler = Doubler()
-
-    @app.run(version=1)
-    async def work(context: Context) -> str:
-        with pytest.raises(InvalidPayload, match=complaint):
-            await context.call(doubler.slow, value)
-        return "went on"
-
-    assert run(once(app, work)) == "went on"
-    assert doubler.seen == []
-    assert run(keys(app)) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "complaint"),
-    [
-        ({"a": [math.inf]}, r"result\.a\[0\] is inf"),
-        (("tuple",), r"result is a tuple"),
-        ("\ud800", "lone surrogate"),
-        ("x" * (8 * 1024 * 1024), "a record holds 8388608"),
-    ],
-    ids=["inf", "tuple", "surrogate", "oversize"],
-)
-def test_a_result_that_is_no_json_value_is_a_failure_for_good(
-    tmp_path: Path, value: Any, complaint: str
-) -> None:
-    app = app_on(tmp_path)
-    calls: list[int] = []
-
-    @operation(retry=RetryPolicy(attempts=5))
-    async def answer() -> Any:
-        calls.append(1)
-        return value
-
-    @app.run(version=1)
-    async def work(context: Context) -> str:
-        with pytest.raises(OperationFailed, match=complaint) as caught:
-            await context.call(answer)
-        assert caught.value.code == "InvalidPayload"
-        return "went on"
-
-    assert run(once(app, work)) == "went on"
-    assert calls == [1]
-    assert [row.status for row in run(operations(app))] == ["failure"]
-
-
-def grüße() -> None:
-    """Do nothing, under a name that is no identifier."""
-
-
-@pytest.mark.parametrize(
-    "function", [lambda: 1, functools.partial(lambda: 1), grüße], ids=["lambda", "partial", "name"]
-)
-def test_a_function_without_a_usable_name_is_refused(
-    tmp_path: Path, function: Callable[..., Any]
-) -> None:
-    app = app_on(tmp_path)
-
-    @app.run(version=1)
-    async def work(context: Context) -> str:
-        with pytest.raises(InvalidFunction, match="name="):
-            await context.call(function)
-        return await context.call(operation(name="named")(lambda: "called"))
-
-    assert run(once(app, work)) == "called"
 
 
 @dataclass

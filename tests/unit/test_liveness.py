@@ -46,5 +46,5 @@ def test_a_released_worker_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_lock_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "workers").write_text("no folder")
-    with pytest.raises(StorageReadOnly, match="a worker keeps a lock file in .*workers"):
+    with pytest.raises(StorageReadOnly, match=r"a worker keeps a lock file in .*workers"):
         Liveness(tmp_path / "workers").hold("a")

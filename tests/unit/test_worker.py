@@ -11,20 +11,7 @@ from perdure.engine.store import WorkerNews
 from perdure.engine.worker import Worker
 from perdure.errors import RunCancelled, StorageError
 from perdure.testing.manual_clock import ManualClock
-from tests.harness import RUN, Pause, app_on, attempts, finish, run, sql, until
-
-
-def paused_app(folder: Path, pause: Pause, seen: list[str] | None = None, **options: Any) -> App:
-    app = app_on(folder, **options)
-
-    @app.run(version=1)
-    async def work(context: Context, value: Any) -> Any:
-        if seen is not None:
-            seen.append(context.run_id)
-        await pause()
-        return value
-
-    return app
+from tests.harness import RUN, Pause, app_on, attempts, paused_app, run, sql, until
 
 
 def worker_of(app: App) -> Worker:

@@ -66,14 +66,14 @@ class SqliteJournal:
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
         invocation = record.invocation
-        beginnings, tail = pieces.split(invocation.input_json, record.cuts)
-        row = _record_row(fence, record, tail)
+        split = pieces.split(invocation.input_json, record.cuts)
+        row = _record_row(fence, record, split.tail)
 
         def job(connection: sqlite3.Connection) -> bool:
-            if beginnings:
+            if split.cuts:
                 if not self._db.run(connection, "fence_holds", row).fetchone()[0]:
                     return False
-                row["input_piece"] = pieces.keep(connection, self._db.sql, beginnings)
+                row["input_piece"] = pieces.keep(connection, self._db.sql, split)
             written = self._db.run(connection, "append_record", row).rowcount == 1
             if written and invocation.kind is OperationKind.RETRY_DELAY:
                 self._db.run(connection, "end_timer", row)

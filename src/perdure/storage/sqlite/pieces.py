@@ -17,6 +17,7 @@ DEFLATED: Final = 1
 
 _WORTH_PACKING_BYTES: Final = 256
 _LEVEL: Final = 1
+_NEWEST: Final = 4
 
 
 class Beginning(msgspec.Struct, frozen=True, gc=False):
@@ -29,28 +30,49 @@ class Beginning(msgspec.Struct, frozen=True, gc=False):
     part: bytes
 
 
-def split(document: bytes, cuts: tuple[int, ...]) -> tuple[list[Beginning], bytes]:
-    """Return the beginnings of a document at its cuts, and what follows the last cut."""
-    running = hashlib.sha256()
+class Split(msgspec.Struct, frozen=True):
+    """A document, the cuts in it, its newest beginnings, and what follows the last cut."""
+
+    document: bytes
+    cuts: tuple[int, ...]
+    newest: list[Beginning]
+    tail: bytes
+
+
+def split(document: bytes, cuts: tuple[int, ...]) -> Split:
+    """Split a document at its cuts."""
+    if not cuts:
+        return Split(document, cuts, [], document)
+    newest = _beginnings(document, cuts, max(0, len(cuts) - _NEWEST))
+    return Split(document, cuts, newest, document[cuts[-1] :])
+
+
+def _beginnings(document: bytes, cuts: Sequence[int], first: int) -> list[Beginning]:
+    """Return the beginnings at all cuts from the one numbered `first`."""
+    begin = cuts[first - 1] if first else 0
+    running = hashlib.sha256(memoryview(document)[:begin])
     beginnings: list[Beginning] = []
-    begin = 0
-    for end in cuts:
+    for end in cuts[first:]:
         part = document[begin:end]
         running.update(part)
         beginnings.append(Beginning(running.digest(), part))
         begin = end
-    return beginnings, document[begin:]
+    return beginnings
 
 
-def keep(
-    connection: sqlite3.Connection, sql: Queries, beginnings: Sequence[Beginning]
-) -> int | None:
+def keep(connection: sqlite3.Connection, sql: Queries, whole: Split) -> int | None:
     """Write the pieces that the store does not know yet; return the last one's number.
 
-    Returns None when there are no beginnings.
+    Returns None when there are no cuts.
     """
-    known, parent = _longest_known(connection, sql, beginnings)
-    for beginning in beginnings[known:]:
+    known, parent = _longest_known(connection, sql, whole.newest)
+    missing = whole.newest[known:]
+    older = whole.cuts[: -len(whole.newest)]
+    if older and parent is None:
+        beginnings = _beginnings(whole.document, older, 0)
+        known, parent = _longest_known(connection, sql, beginnings)
+        missing = beginnings[known:] + missing
+    for beginning in missing:
         packing, data = pack(beginning.part)
         row = {"digest": beginning.digest, "parent": parent, "packing": packing, "data": data}
         ((parent,),) = connection.execute(sql["insert_piece"], row).fetchall()

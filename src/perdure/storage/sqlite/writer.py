@@ -17,6 +17,7 @@ T = TypeVar("T")
 Result = tuple[Any, Exception | None]
 
 _SLOW_COMMIT_SECONDS: Final = 0.002
+_FEW_WRITES: Final = 16
 _LAST_WEIGHT: Final = 0.2
 
 
@@ -42,9 +43,9 @@ class Writer:
 
     All writes that become ready in one turn of the event loop share a commit, and so an fsync;
     the first of their callers that gets its next turn commits for all of them.
-    A commit runs in the loop itself as long as the disk answers within two milliseconds, which
-    saves two thread hops; when it is slower, or another process holds the write lock, the
-    writer's thread commits, and the loop goes on.
+    A commit of few writes runs in the loop itself as long as the disk answers within two
+    milliseconds, which saves two thread hops. When there are many or the disk is slower, or when
+    another process holds the write lock, the writer's thread commits, and the loop goes on.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Writer:
         if not batch:
             return None
         # Nothing may overtake what the thread still holds: one connection, one order.
-        if not self._in_thread and self._commit_seconds < _SLOW_COMMIT_SECONDS:
+        if not self._in_thread and self._is_quick(batch):
             try:
                 results = self._transact(batch)
             except Exception:  # noqa: BLE001 - the thread tries again and tells each its error
@@ -109,6 +110,9 @@ class Writer:
                 return self._settle(batch, results)
         self._hand_over(batch)
         return None
+
+    def _is_quick(self, batch: Sequence[_Write[Any]]) -> bool:
+        return len(batch) <= _FEW_WRITES and self._commit_seconds < _SLOW_COMMIT_SECONDS
 
     def _hand_over(self, batch: list[_Write[Any]]) -> None:
         self._in_thread += 1

@@ -1,0 +1,1 @@
+"""What perdure's promises cost, each figure beside its floor: `python -m benchmarks`."""

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median
+
+from benchmarks import durability
+from benchmarks.floor import Floor
+from benchmarks.measure import RUNS, interleaved, paired
+from benchmarks.payload import PAYLOAD_BYTES, text
+from benchmarks.row import Figure, Row, Setting, Target
+from perdure import App, Context
+
+_WARMING = 3500
+"""Enough operations for the log to have been folded a few times, and to grow no longer."""
+
+
+async def _echo(payload: str) -> str:
+    return payload
+
+
+def measure(setting: Setting) -> list[Figure]:
+    """Time one run of operations one after another, from its start to its result."""
+    return asyncio.run(_measure(setting))
+
+
+async def _measure(setting: Setting) -> list[Figure]:
+    folder = setting.path("p1")
+    operations = setting.scale(500, 200)
+    payload = text(PAYLOAD_BYTES).encode()
+    app = App(f"sqlite:///{folder / 'runs.db'}")
+
+    @app.run(version=1)
+    async def sequence(context: Context, payload: str) -> None:
+        for _ in range(operations):
+            await context.call(_echo, payload)
+
+    async def ours() -> float:
+        began = time.perf_counter()
+        handle = await app.start(sequence, payload.decode())
+        await handle.result()
+        return (time.perf_counter() - began) / operations
+
+    entry = ("run-1/call/1", payload, payload)
+    with Floor(folder / "floor.db", entry) as floor:
+        async with app:
+            for _ in range(1 + _WARMING // operations):
+                await ours()
+            samples, floors = await interleaved(
+                setting.scale(9, RUNS),
+                lambda: floor.seconds(operations, [entry]) / operations,
+                ours,
+            )
+    return [
+        Figure(
+            label=f"one run, {operations} operations one after another, each",
+            value=median(samples) * 1000,
+            unit="ms",
+            floor=median(floors) * 1000,
+            floor_unit="ms",
+            ratio=paired(samples, floors),
+            targets=[Target(1.6, of="ratio")],
+            samples=[sample * 1000 for sample in samples],
+            floor_samples=[sample * 1000 for sample in floors],
+        )
+    ]
+
+
+ROW = Row(
+    number="P1",
+    work="operations one after another",
+    floor="insert and commit of the same bytes",
+    measure=measure,
+    check=lambda setting: durability.check(setting, runs=1, operations=500),
+)

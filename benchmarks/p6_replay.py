@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import resource
+import sqlite3
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.child import Child, say
+from benchmarks.measure import RUNS, paired
+from benchmarks.payload import PAYLOAD_BYTES, text
+from benchmarks.row import Figure, NotDurable, Row, Setting, Target
+from perdure import App, Context
+
+_RECORDS = 2000
+_RUN_ID = "recorded"
+
+
+def measure(setting: Setting) -> list[Figure]:
+    """Kill a run behind its recorded operations and time how fast fresh processes repeat them."""
+    folder = setting.path("p6")
+    database = folder / "runs.db"
+    _record(database, _RECORDS, PAYLOAD_BYTES)
+    heard = [_replay(database, _RECORDS, PAYLOAD_BYTES) for _ in range(setting.scale(9, RUNS))]
+    samples = [_RECORDS / told["seconds"] for told in heard]
+    floors = [_RECORDS / told["floor_seconds"] for told in heard]
+    speed = Figure(
+        label=f"replay of {_RECORDS} operations in a fresh process, load included",
+        value=median(samples),
+        unit="/s",
+        floor=median(floors),
+        floor_unit="/s",
+        ratio=paired(samples, floors),
+        targets=[Target(120_000, at_least=True)],
+        samples=samples,
+        floor_samples=floors,
+    )
+    return [speed, _memory(setting)]
+
+
+def _memory(setting: Setting) -> Figure:
+    records, size = setting.scale(10_000, 500), 64 * 1024
+    database = setting.path("p6-large") / "runs.db"
+    _record(database, records, size)
+    told = _replay(database, records, size)
+    return Figure(
+        label=f"memory peak while {records} outputs of {size // 1024} KB are replayed",
+        value=told["peak_bytes"] / 1e6,
+        unit="MB",
+        targets=[Target(64.0)],
+    )
+
+
+def _record(database: Path, records: int, size: int) -> None:
+    with Child("p6_replay", "record", database, records, size) as child:
+        child.hear(60.0)
+        child.kill()
+
+
+def _replay(database: Path, records: int, size: int) -> Any:
+    with Child("p6_replay", "replay", database, records, size) as child:
+        told = child.hear(60.0)
+        child.kill()
+    if told["called"]:
+        raise NotDurable(f"{told['called']} recorded operations were called again")
+    return told
+
+
+def child(part: str, database: str, records: str, size: str) -> None:
+    """Record operations until there is one that never returns, or measure up to that one."""
+    asyncio.run(_child(part, Path(database), int(records), int(size)))
+
+
+async def _child(part: str, database: Path, records: int, size: int) -> None:
+    times = {"committed": 0.0, "called": 0.0}
+    called = 0
+
+    def probe(point: str) -> None:
+        if point.startswith("commit.done "):
+            times["committed"] = time.perf_counter()
+        elif point.startswith("operation.call ") and part == "replay":
+            # The last commit before the first call was the claim of the run.
+            times["called"] = time.perf_counter()
+
+    async def produce(payload: str, seed: int) -> str:
+        nonlocal called
+        called += 1
+        return payload if size == PAYLOAD_BYTES else text(size, seed)
+
+    async def hold() -> None:
+        seconds = times["called"] - times["committed"]
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        floor_seconds = _select(database) if part == "replay" else 0.0
+        say(
+            {
+                "seconds": seconds,
+                "floor_seconds": floor_seconds,
+                "peak_bytes": peak_bytes,
+                "called": called,
+            }
+        )
+        await asyncio.Event().wait()
+
+    app = App(f"sqlite:///{database}", probe=probe)
+    payload = text(PAYLOAD_BYTES)
+
+    @app.run(version=1)
+    async def long(context: Context) -> None:
+        for number in range(records):
+            await context.call(produce, payload, number)
+        await context.call(hold)
+
+    async with app:
+        if part == "record":
+            await app.start(long, run_id=_RUN_ID)
+        await asyncio.Event().wait()
+
+
+def _select(database: Path) -> float:
+    """Return how long one SELECT of what the replay had to read takes, connection and all."""
+    began = time.perf_counter()
+    connection = sqlite3.connect(database)
+    connection.execute(
+        "SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, payload"
+        " FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = ?)"
+        " ORDER BY record_number",
+        (_RUN_ID,),
+    ).fetchall()
+    seconds = time.perf_counter() - began
+    connection.close()
+    return seconds
+
+
+ROW = Row(
+    number="P6",
+    work="replay of a long run",
+    floor="one SELECT of the same records",
+    measure=measure,
+)

@@ -1,0 +1,146 @@
+"""Workers that die, freeze and lose the database while they work: every run ends, once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from perdure import App, Context, RetryPolicy, WorkerOptions, operation
+from tests.acceptance.children import Child, note, notes, query, running, until
+
+_SECONDS = float(os.environ.get("PERDURE_TEST_CHAOS_SECONDS", "4"))
+_SEED = int(os.environ.get("PERDURE_TEST_CHAOS_SEED", "7"))
+_RUNS = int(60 * _SECONDS)
+_STEPS = 6
+_LEASE_SECONDS = 0.6
+
+
+def work_on(folder: Path) -> None:
+    app = _app(folder)
+
+    async def main() -> None:
+        async with app:
+            await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+def _app(folder: Path) -> App:
+    options = WorkerOptions(lease_seconds=_LEASE_SECONDS, concurrency=12)
+    app = App(f"sqlite:///{folder}/runs.db", worker=options)
+
+    @operation(retry=RetryPolicy(attempts=20, initial_seconds=0.02, maximum_seconds=0.02))
+    async def step(run_id: str, number: int) -> int:
+        note(folder / "steps.log", run=run_id, step=number, wall=time.time())
+        await asyncio.sleep(0.02 + 0.01 * number)
+        if number == 3 and random.random() < 0.3:
+            raise ConnectionError("again")
+        return number
+
+    @app.run(version=1)
+    async def stepping(context: Context, number: int) -> int:
+        total = 0
+        for step_number in range(1, _STEPS - 1):
+            total += await context.call(step, context.run_id, step_number)
+            await context.sleep(0.02)
+        both = await asyncio.gather(
+            *(context.call(step, context.run_id, n) for n in (_STEPS - 1, _STEPS))
+        )
+        return number + total + sum(both)
+
+    return app
+
+
+async def _start_all(folder: Path) -> None:
+    async with _app(folder).connect() as app:
+        await asyncio.gather(*(app.start("stepping", n, run_id=f"run-{n}") for n in range(_RUNS)))
+
+
+def test_every_run_ends_once_whatever_happens_to_its_workers(tmp_path: Path) -> None:
+    chance = random.Random(_SEED)
+    asyncio.run(_start_all(tmp_path))
+    frozen: set[int] = set()
+    done: Counter[str] = Counter()
+    with ExitStack() as stack:
+        workers = [stack.enter_context(running(tmp_path, work_on, tmp_path)) for _ in range(3)]
+        ends = time.monotonic() + _SECONDS
+        while time.monotonic() < ends:
+            time.sleep(chance.uniform(0.05, 0.3))
+            index = chance.randrange(len(workers))
+            match chance.choice(["kill", "kill", "freeze", "blink", "lock"]):
+                case "kill":
+                    workers[index].kill()
+                    workers[index] = stack.enter_context(running(tmp_path, work_on, tmp_path))
+                    done["kill"] += 1
+                case "freeze":
+                    frozen.add(workers[index].pid)
+                    _freeze(workers[index], chance.uniform(0.7, 1.0))
+                    done["freeze"] += 1
+                case "blink":
+                    frozen.add(workers[index].pid)
+                    _freeze(workers[index], chance.uniform(0.05, 0.5))
+                    done["blink"] += 1
+                case _:
+                    _lock(tmp_path, chance.uniform(0.1, 1.0))
+                    done["lock"] += 1
+        began = time.monotonic()
+        until(lambda: _unfinished(tmp_path) == 0, *workers)
+        took = time.monotonic() - began
+        assert all(worker.alive for worker in workers)
+    print(f"{dict(done)}; the last run ended {took:.2f} s after the last fault")
+    _check(tmp_path, frozen)
+
+
+def _freeze(worker: Child, seconds: float) -> None:
+    worker.signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    worker.signal(signal.SIGCONT)
+
+
+def _lock(folder: Path, seconds: float) -> None:
+    with closing(sqlite3.connect(folder / "runs.db", isolation_level=None, timeout=30)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        time.sleep(seconds)
+        holder.execute("ROLLBACK")
+
+
+def _unfinished(folder: Path) -> int:
+    ((count,),) = query(folder / "runs.db", "SELECT count(*) FROM runs WHERE state <> 'completed'")
+    return count
+
+
+def _check(folder: Path, frozen: set[int]) -> None:
+    outputs = query(folder / "runs.db", "SELECT run_id, CAST(output AS TEXT) FROM runs")
+    total = sum(range(1, _STEPS + 1))
+    assert dict(outputs) == {f"run-{n}": str(n + total) for n in range(_RUNS)}
+    attempts = dict(query(folder / "runs.db", "SELECT run_id, generation FROM runs"))
+    endings = query(
+        folder / "runs.db",
+        "SELECT sum(ending = 'completed'), sum(ending IS NULL) FROM attempts GROUP BY run_number",
+    )
+    assert set(endings) == {(1, 0)}
+    recorded = {
+        (run_id, sequence): (finished_at, attempt)
+        for run_id, sequence, finished_at, attempt in query(
+            folder / "runs.db",
+            "SELECT run_id, sequence, records.finished_at, attempt FROM records"
+            " JOIN runs USING (run_number) WHERE step_id = 'call'",
+        )
+    }
+    assert len(recorded) == _RUNS * _STEPS
+    starts: dict[tuple[str, int], int] = defaultdict(int)
+    for line in notes(folder / "steps.log"):
+        key = (line["run"], line["step"])
+        starts[key] += 1
+        finished_at, _ = recorded[key]
+        if line["pid"] not in frozen:
+            assert line["wall"] <= finished_at, f"{key} was in the journal and was called again"
+    for key, count in starts.items():
+        assert count <= attempts[key[0]] + recorded[key][1] - 1, key
