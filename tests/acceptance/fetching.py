@@ -13,7 +13,7 @@ OPERATIONS = 40
 RESULT_BYTES = 20_000
 
 
-def shop(folder: Path, *, busy_seconds: float = 60.0, lease_seconds: float = 15.0) -> App:
+def app_in(folder: Path, *, busy_seconds: float = 60.0, lease_seconds: float = 15.0) -> App:
     """Return an App in a folder whose runs have large results, and write a line for each."""
     app = App(
         f"sqlite:///{folder}/runs.db",
@@ -42,5 +42,5 @@ def fetched_times(log: Path) -> Counter[int]:
 
 
 def finish(folder: Path, log: Path) -> None:
-    app = shop(folder)
+    app = app_in(folder)
     assert app.run_sync("fetching", str(log), run_id="run-1") == OPERATIONS * RESULT_BYTES

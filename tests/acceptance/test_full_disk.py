@@ -17,7 +17,7 @@ import pytest
 from perdure import StorageError
 from perdure.errors import StorageFull
 from tests.acceptance.children import Child, note, notes, query, run, running, until
-from tests.acceptance.fetching import OPERATIONS, RESULT_BYTES, fetched_times, finish, shop
+from tests.acceptance.fetching import OPERATIONS, RESULT_BYTES, app_in, fetched_times, finish
 
 _ROOM_BYTES = 600_000
 
@@ -76,7 +76,7 @@ def fetch_on(folder: Path, limit_bytes: int | None, log: Path, lease_seconds: fl
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
     logging.getLogger("perdure").addHandler(_Noting(log))
-    app = shop(folder, lease_seconds=lease_seconds)
+    app = app_in(folder, lease_seconds=lease_seconds)
 
     async def start_another() -> None:
         while not _said(log, "is full", "make room"):
@@ -170,7 +170,7 @@ def open_without_room(folder: Path, log: Path, limit_bytes: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
     try:
-        shop(folder).run_sync("fetching", str(log))
+        app_in(folder).run_sync("fetching", str(log))
     except StorageError as error:
         refused = (type(error).__name__, str(error))
     else:

@@ -17,7 +17,7 @@ import pytest
 from perdure import StorageError
 from perdure.errors import SchemaTooNew, StorageBusy, StorageCorrupt, StorageReadOnly
 from tests.acceptance.children import note, notes, run, running, until
-from tests.acceptance.fetching import OPERATIONS, RESULT_BYTES, fetched_times, finish, shop
+from tests.acceptance.fetching import OPERATIONS, RESULT_BYTES, app_in, fetched_times, finish
 
 _NOBODY = 65534
 
@@ -29,13 +29,13 @@ def try_to_start(folder: Path, log: Path) -> None:
     """Start a run as a user who may not do everything, and write down the error."""
     with tempfile.TemporaryDirectory() as elsewhere:
         # Everything is imported while that is still allowed.
-        shop(Path(elsewhere)).run_sync("fetching", str(Path(elsewhere) / "log"))
+        app_in(Path(elsewhere)).run_sync("fetching", str(Path(elsewhere) / "log"))
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
     try:
-        shop(folder).run_sync("fetching", str(log), run_id="run-2")
+        app_in(folder).run_sync("fetching", str(log), run_id="run-2")
     except StorageError as error:
         note(log, error=type(error).__name__, message=str(error))
 
@@ -79,7 +79,7 @@ def test_what_may_not_be_written_is_said_and_left_alone(
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageReadOnly, match="nowhere does not exist"):
-        shop(tmp_path / "nowhere").run_sync("fetching", "log")
+        app_in(tmp_path / "nowhere").run_sync("fetching", "log")
 
 
 # --- files of somebody else ----------------------------------------------------------------------
@@ -87,15 +87,15 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_release_is_refused_and_left_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    shop(tmp_path).run_sync("fetching", str(log), run_id="run-1")
+    app_in(tmp_path).run_sync("fetching", str(log), run_id="run-1")
     (version,) = _pragma(tmp_path, "PRAGMA user_version")
     _pragma(tmp_path, "PRAGMA user_version = 99")
     before = _digest(tmp_path / "runs.db")
     with pytest.raises(SchemaTooNew, match=r"has schema version 99.*upgrade perdure"):
-        shop(tmp_path).run_sync("fetching", str(log), run_id="run-1")
+        app_in(tmp_path).run_sync("fetching", str(log), run_id="run-1")
     assert _digest(tmp_path / "runs.db") == before
     _pragma(tmp_path, f"PRAGMA user_version = {version}")
-    shop(tmp_path).run_sync("fetching", str(log), run_id="run-1")
+    app_in(tmp_path).run_sync("fetching", str(log), run_id="run-1")
     assert fetched_times(log) == Counter(range(OPERATIONS))
 
 
@@ -106,7 +106,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path)
         other.commit()
     before = _digest(tmp_path / "runs.db")
     with pytest.raises(StorageCorrupt, match="another program; give perdure a file of its own"):
-        shop(tmp_path).run_sync("fetching", "log")
+        app_in(tmp_path).run_sync("fetching", "log")
     assert _digest(tmp_path / "runs.db") == before
 
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
     (tmp_path / "runs.db").write_text("Dear diary, " * 100)
     before = _digest(tmp_path / "runs.db")
     with pytest.raises(StorageCorrupt, match=r"not a database.*check the path"):
-        shop(tmp_path).run_sync("fetching", "log")
+        app_in(tmp_path).run_sync("fetching", "log")
     assert _digest(tmp_path / "runs.db") == before
 
 
@@ -134,7 +134,7 @@ def test_a_lock_held_for_seconds_delays_and_breaks_nothing(tmp_path: Path) -> No
     log, release = tmp_path / "log", tmp_path / "release"
 
     async def main() -> int:
-        async with shop(tmp_path) as app:
+        async with app_in(tmp_path) as app:
             with running(tmp_path, hold_lock, tmp_path, release):
                 while not (tmp_path / "held").exists():
                     await asyncio.sleep(0.01)
@@ -152,7 +152,7 @@ def test_a_lock_held_for_too_long_is_said_and_what_runs_waits_on(tmp_path: Path)
     log, release = tmp_path / "log", tmp_path / "release"
 
     async def main() -> None:
-        async with shop(tmp_path, busy_seconds=0.2) as app:
+        async with app_in(tmp_path, busy_seconds=0.2) as app:
             first = await app.start("fetching", str(log), run_id="run-1")
             with running(tmp_path, hold_lock, tmp_path, release):
                 while not (tmp_path / "held").exists():

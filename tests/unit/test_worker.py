@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,33 @@ def test_no_more_runs_are_executed_at_once_than_allowed(tmp_path: Path) -> None:
         assert most == 3
 
     run(main())
+
+
+HERE: ContextVar[str] = ContextVar("here", default="nowhere")
+
+
+def test_a_run_sees_the_context_in_which_its_app_was_opened(tmp_path: Path) -> None:
+    app = app_on(tmp_path)
+
+    @app.run(version=1)
+    async def work(context: Context) -> str:
+        try:
+            return HERE.get()
+        finally:
+            HERE.set("a run")
+
+    async def main() -> list[str]:
+        HERE.set("where it was opened")
+        async with app.connect():
+            waiting = await app.start(work)
+        async with app:
+            HERE.set("where it was started")
+            return [
+                await (await app.start(work)).result(),
+                await app.handle(waiting.run_id).result(),
+            ]
+
+    assert run(main()) == ["where it was opened"] * 2
 
 
 def test_a_run_whose_starter_was_cancelled_is_executed_all_the_same(tmp_path: Path) -> None:

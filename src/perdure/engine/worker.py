@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Final
 
 import msgspec
@@ -60,6 +61,7 @@ class Worker:
         self._executions: dict[str, Execution] = {}
         self._claiming = 0
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._strays: AbstractSet[tuple[str, int]] = frozenset()
         self._chores: set[asyncio.Task[None]] = set()
         self._backlog = True
@@ -128,8 +130,11 @@ class Worker:
         function = self._registry.find(claim.function, claim.version)
         execution = Execution(claim, function)
         self._executions[claim.fence.run_id] = execution
+        # Not in the context of who started the run: after a crash there would be another one.
         execution.task = asyncio.create_task(
-            self._execute(execution), name=f"perdure {claim.fence.run_id}"
+            self._execute(execution),
+            name=f"perdure {claim.fence.run_id}",
+            context=self._context.copy(),
         )
 
     async def close(self) -> None:
