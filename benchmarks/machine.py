@@ -21,6 +21,7 @@ def facts(folder: Path) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB",
         "system": f"{platform.system()} {platform.release()}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
         "file system": file_system(folder),
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,

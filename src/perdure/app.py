@@ -56,7 +56,8 @@ class App:
         """Register an `async def f(context)` or `async def f(context, input)` as a run function.
 
         After a crash it is called again from its start, so everything in it that reaches outside
-        goes through `context`. `name` (default: the function's) and `version` are what a run
+        goes through `context`. It sees the context variables as they stood when the App was
+        opened, whoever starts it. `name` (default: the function's) and `version` are what a run
         remembers of its code: raise the version when the operations it asks for change, and keep
         the old function registered until its runs have ended. Raises `InvalidFunction`.
         """

@@ -31,6 +31,7 @@ from perdure.journal.store import (
     NewRecord,
     TimerRow,
     row_of,
+    timer_of,
     unpack_outcome,
 )
 from perdure.observe import Observer, log
@@ -128,9 +129,10 @@ class Performer:
         the signals of `perdure.errors` leave no record, so that the operation runs again.
 
         Durable when it returns: the record, fsynced.
-        If it raises: `RunParked` on a `ReplayMismatch` (the handler was not called), `LeaseLost`
-        or a `StorageError` (no record; the handler may have been called), `InvalidInvocation`,
-        `InvalidPayload` or `DuplicateOperation` (the handler was not called).
+        If it raises: `RunParked` on a `ReplayMismatch` (nothing that differs was called),
+        `LeaseLost` or a `StorageError` (no record; the handler may have been called),
+        `InvalidInvocation`, `InvalidPayload` or `DuplicateOperation` (it was not called). The
+        first three are sticky: the run gets nothing more done in this execution.
         """
         self._check()
         digest = hashlib.sha256(invocation.input_json).digest()
@@ -315,15 +317,7 @@ class Performer:
     async def _begin_timer(self, invocation: Invocation, digest: bytes, wake_at: float) -> TimerRow:
         self._confirm()
         await self.insist(lambda: self._store.begin_timer(self.fence, invocation, digest, wake_at))
-        timer = TimerRow(
-            invocation.step_id,
-            invocation.sequence,
-            invocation.kind.value,
-            invocation.handler_id,
-            digest,
-            invocation.input_json,
-            wake_at,
-        )
+        timer = timer_of(invocation, digest, wake_at)
         if self._live:
             # A handler that is tried again asks again for a delay that was cut short.
             self._replay.add_timer(timer)
@@ -355,8 +349,12 @@ class Performer:
         self._recorded.add(key)
         return Performed(outcome, replayed=False, attempt=attempt, finished_at=finished_at)
 
-    async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def insist(
+        self, work: Callable[[], Awaitable[T]], closing: Callable[[], bool] | None = None
+    ) -> T:
         """Do with the store what cannot be left out, for as long as this process owns the run.
+
+        A store that is busy or full is waited for, unless `closing` tells that nobody can wait.
 
         Durable when it returns: what `work` writes, fsynced.
         If it raises: `LeaseLost`, or a `StorageError` that waiting does not mend. Either is
@@ -370,6 +368,8 @@ class Performer:
                 self.lost = True
                 raise
             except (StorageBusy, StorageFull) as error:
+                if closing is not None and closing():
+                    raise
                 log.warning("run %s waits for its store: %s", self.fence.run_id, error)
             except StorageError as error:
                 self.refused = error

@@ -10,7 +10,7 @@ import pytest
 from perdure import App, Context, RunState
 from perdure.engine.store import WorkerNews
 from perdure.engine.worker import Worker
-from perdure.errors import RunCancelled, StorageError
+from perdure.errors import RunCancelled, StorageError, StorageFull
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import RUN, Pause, app_on, attempts, paused_app, run, sql, until
 
@@ -265,6 +265,25 @@ def test_an_app_closes_even_if_its_store_does_not_take_the_lease_back(
 
     run(main())
     assert "leaves its runs to its lease's end: full" in caplog.text
+
+
+def test_an_app_closes_even_if_its_store_stays_full(tmp_path: Path) -> None:
+    async def main() -> None:
+        pause, tried = Pause(), asyncio.Event()
+        pause.open = True
+        app = paused_app(tmp_path, pause)
+        async with app:
+
+            async def refuse(*args: Any) -> RunState:
+                tried.set()
+                raise StorageFull("full")
+
+            setattr(app.store, "end_run", refuse)  # noqa: B010 - a protocol's method
+            await app.start("work", 7, run_id=RUN)
+            await tried.wait()
+
+    run(main())
+    assert [entry.ending for entry in run(attempts(app_on(tmp_path)))] == ["released"]
 
 
 @pytest.mark.parametrize("method", ["sweep", "claim_runs"])

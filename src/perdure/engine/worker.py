@@ -149,6 +149,8 @@ class Worker:
         lease, self._lease = self._lease, None
         if lease is not None:
             await asyncio.to_thread(lease.stop)
+            if self._chores:
+                await asyncio.wait(self._chores)
             try:
                 await self._store.retire_worker(lease.holder)
             except StorageError as error:
@@ -226,7 +228,9 @@ class Worker:
             return None
         end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
         try:
-            state = await performer.insist(lambda: self._store.end_run(claim.fence, end))
+            state = await performer.insist(
+                lambda: self._store.end_run(claim.fence, end), lambda: self._closing
+            )
         except LeaseLost:
             return None
         return msgspec.structs.replace(end, state=state)

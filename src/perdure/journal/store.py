@@ -67,6 +67,19 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     cuts: tuple[int, ...] = ()
 
 
+def timer_of(invocation: Invocation, input_sha256: bytes, wake_at: float) -> TimerRow:
+    """Return a delay as replay will find it."""
+    return TimerRow(
+        invocation.step_id,
+        invocation.sequence,
+        invocation.kind.value,
+        invocation.handler_id,
+        input_sha256,
+        invocation.input_json,
+        wake_at,
+    )
+
+
 def row_of(record: NewRecord, largest: int) -> JournalRow:
     """Return a new record as replay needs it, without a payload of more than `largest` bytes."""
     invocation = record.invocation
