@@ -37,7 +37,13 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
     """Return an App on the file of a folder, whose worker reacts fast and keeps its lease."""
     extra = {key: options.pop(key) for key in ("probe", "busy_seconds") if key in options}
-    worker = {"poll_seconds": 0.002, "sweep_seconds": 0.0, "lease_seconds": 3600.0, **options}
+    worker = {
+        "poll_seconds": 0.002,
+        "sweep_seconds": 0.0,
+        "lease_seconds": 3600.0,
+        "drain_seconds": 0.0,
+        **options,
+    }
     url = f"sqlite:///{folder / 'runs.db'}"
     return App(url, worker=WorkerOptions(**worker), clock=clock, **extra)
 
@@ -145,7 +151,7 @@ class Stored:
         digest = hashlib.sha256(document).digest()
         outcome = outcome or Success(b"1")
         await self.store.append_record(
-            fence, NewRecord(invocation, digest, outcome, 1, 10.0, 11.0, cuts)
+            fence, NewRecord(invocation, digest, outcome, 1, 10.0, 11.0, nested=False, cuts=cuts)
         )
 
     async def begin(self, run_id: str) -> Fence:

@@ -1,7 +1,7 @@
 """Durable AI agents: one identity for every side-effecting unit of a run."""
 
 from perdure.app import App
-from perdure.context import Context, current, operation
+from perdure.context import Context, current
 from perdure.engine.engine import RunHandle
 from perdure.engine.store import RunState
 from perdure.engine.worker import WorkerOptions
@@ -15,8 +15,10 @@ from perdure.errors import (
     RunFailed,
     RunNeedsAttention,
     RunParked,
+    RunStopped,
     StorageError,
 )
+from perdure.functions import operation
 from perdure.retry import RetryPolicy
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "RunNeedsAttention",
     "RunParked",
     "RunState",
+    "RunStopped",
     "StorageError",
     "WorkerOptions",
     "current",

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar, overload
 
 from perdure.blocking import Bridge
 from perdure.clock import Clock, SystemClock
+from perdure.context import Context
 from perdure.engine.engine import Engine, RunHandle
-from perdure.engine.registry import Function, Registry
-from perdure.engine.store import RunRow, RunStore
+from perdure.engine.registry import NOTHING, Function, Registry
+from perdure.engine.store import RunRow, RunState, RunStore
 from perdure.engine.worker import WorkerOptions
-from perdure.errors import EngineClosed, InvalidUrl, StorageMissing
+from perdure.errors import EngineClosed, InvalidFunction, InvalidUrl, StorageMissing
 from perdure.observe import Observer
-from perdure.perform import Ports, Probe
+from perdure.ports import Ports, Probe
 
 F = TypeVar("F", bound=Function)
+I = TypeVar("I")  # noqa: E741
+T = TypeVar("T")
 
 _SQLITE = "sqlite:///"
 
@@ -52,7 +56,7 @@ class App:
         self._registry = Registry()
         self._engine: Engine | None = None
 
-    def run(self, *, version: int, name: str | None = None) -> Callable[[F], F]:
+    def run(self, *bare: Never, version: int = 0, name: str | None = None) -> Callable[[F], F]:
         """Register an `async def f(context)` or `async def f(context, input)` as a run function.
 
         After a crash it is called again from its start, so everything in it that reaches outside
@@ -61,6 +65,8 @@ class App:
         remembers of its code: raise the version when the operations it asks for change, and keep
         the old function registered until its runs have ended. Raises `InvalidFunction`.
         """
+        if bare:
+            raise InvalidFunction("a run function has a version: write @app.run(version=1)")
 
         def register(function: F) -> F:
             self._registry.add(function, name, version)
@@ -68,14 +74,40 @@ class App:
 
         return register
 
+    @overload
     async def start(
         self,
-        function: Function | str,
-        input: Any = None,  # noqa: A002 - the word for it everywhere
+        function: Callable[[Context], Coroutine[Any, Any, T]],
         *,
         run_id: str | None = None,
         version: int | None = None,
-    ) -> RunHandle:
+    ) -> RunHandle[T]: ...
+    @overload
+    async def start(
+        self,
+        function: Callable[[Context, I], Coroutine[Any, Any, T]],
+        input: I,
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> RunHandle[T]: ...
+    @overload
+    async def start(
+        self,
+        function: str,
+        input: Any = NOTHING,
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> RunHandle[Any]: ...
+    async def start(
+        self,
+        function: Function | str,
+        input: Any = NOTHING,  # noqa: A002
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> RunHandle[Any]:
         """Start a run and return at once.
 
         `input` is a JSON value. With `run_id` the call is idempotent: the same id and input give
@@ -88,27 +120,57 @@ class App:
         """
         return await self.engine.start(function, input, run_id, version)
 
-    def handle(self, run_id: str) -> RunHandle:
+    def handle(self, run_id: str) -> RunHandle[Any]:
         """Return a handle to a run that was started earlier, in this process or any other."""
         return RunHandle(self.engine, run_id)
 
+    @overload
+    def run_sync(
+        self,
+        function: Callable[[Context], Coroutine[Any, Any, T]],
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> T: ...
+    @overload
+    def run_sync(
+        self,
+        function: Callable[[Context, I], Coroutine[Any, Any, T]],
+        input: I,
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> T: ...
+    @overload
+    def run_sync(
+        self,
+        function: str,
+        input: Any = NOTHING,
+        *,
+        run_id: str | None = None,
+        version: int | None = None,
+    ) -> Any: ...
     def run_sync(
         self,
         function: Function | str,
-        input: Any = None,  # noqa: A002 - as in start
+        input: Any = NOTHING,  # noqa: A002
         *,
         run_id: str | None = None,
         version: int | None = None,
     ) -> Any:
         """Start a run from a program without an event loop, wait for it and return its result.
 
-        The App is open for this call only. Raises as `start` and `RunHandle.result` do.
+        The App is open for this call only, and executes no runs of others. Raises as `start` and
+        `RunHandle.result` do.
         """
 
         async def whole() -> Any:
-            async with self:
-                handle = await self.start(function, input, run_id=run_id, version=version)
+            await self._open(work=True, only_started=True)
+            try:
+                handle = await self.engine.start(function, input, run_id, version)
                 return await handle.result()
+            finally:
+                await self._close()
 
         with Bridge() as bridge:
             return bridge.call(whole())
@@ -157,22 +219,37 @@ class App:
         """Return a run as it stands; raises `UnknownRun`."""
         return await self.engine.find(run_id)
 
+    async def cancel(self, run_id: str) -> RunRow:
+        """Cancel a run, or ask the worker that executes it to; return it as it stands.
+
+        Durable when it returns: the cancellation or the request, fsynced. Raises `UnknownRun`.
+        """
+        return await self.engine.cancel(run_id)
+
+    async def list(self, *, state: RunState | None = None, limit: int = 100) -> Sequence[RunRow]:
+        """Return the newest runs, newest first, of any state or of one."""
+        return await self.store.list_runs(state=state, limit=limit)
+
     async def resume(self, run_id: str) -> RunRow:
-        """Let a run that needs attention go on, after what stopped it was mended.
+        """Let a run that failed or needs attention go on, after what stopped it was mended.
+
+        What it recorded stays recorded, the failures of its operations too.
 
         Durable when it returns: the new state, fsynced. Raises `UnknownRun`.
         """
         return await self.engine.resume(run_id)
 
-    async def _open(self, *, work: bool) -> None:
+    async def _open(self, *, work: bool, only_started: bool = False) -> None:
         if self._engine is not None:
             raise EngineClosed("the App is open already; open it once a process")
         store = self._open_store()
-        ports = Ports(store, self._clock, self.observer, self._probe)
+        # Threads of their own: operations that wait must not keep the loop's others waiting.
+        threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
+        ports = Ports(store, self._clock, self.observer, self._probe, threads)
         # Set before the first await, so that two that open it at once do not both succeed.
         self._engine = engine = Engine(store, ports, self._registry, self.worker)
         try:
-            await engine.open(work=work)
+            await engine.open(work=work, only_started=only_started)
         except BaseException:
             self._engine = None
             await engine.close()

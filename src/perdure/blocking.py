@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
@@ -16,9 +17,8 @@ class Bridge:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="perdure-bridge", daemon=True
-        )
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="perdure-bridge", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -26,9 +26,16 @@ class Bridge:
 
     def __exit__(self, *exc_info: object) -> None:
         asyncio.run_coroutine_threadsafe(_settle(), self._loop).result()
+        self._stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            # A run that raises it must not take the loop along, or its caller waits for ever.
+            with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                self._loop.run_forever()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and return its result; an interrupt cancels it first."""

@@ -1,60 +1,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import hashlib
-import inspect
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TypeVar, cast, overload
-
-import msgspec
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from perdure.canonical import decode, encode
-from perdure.errors import ForeignTask, InvalidFunction, InvalidInvocation
+from perdure.errors import ForeignTask, InvalidInvocation, InvalidPayload
+from perdure.functions import Operation, declared_of, invoke
 from perdure.ids import check_identifier, shortened
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Outcome, Success
-from perdure.perform import Handler, Performed, Performer
+from perdure.perform import Performed, Performer
+from perdure.ports import Handler
 from perdure.retry import RetryPolicy
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _current: ContextVar[Context | None] = ContextVar("perdure_context", default=None)
-_DECLARATION: Final = "__perdure_operation__"
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """How a function is performed: its handler id in the journal and its retries."""
-
-    handler_id: str
-    retry: RetryPolicy | None = None
-
-
 _NOW: Final = Operation("perdure.now")
-
-
-def operation(
-    *, name: str | None = None, version: int = 1, retry: RetryPolicy | None = None
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Declare how `context.call` performs a function.
-
-    `name` is the handler id that the journal keeps (default: the function's qualified name);
-    keep it when the function is renamed or moved. Raise `version` when the function means
-    something else: a run that recorded the old version then asks for attention instead of taking
-    the old answer for the new question. `retry` says which failures are tried again, and when.
-    """
-
-    def declare(function: Callable[P, T]) -> Callable[P, T]:
-        setattr(function, _DECLARATION, Operation(_handler_id(function, name, version), retry))
-        return function
-
-    return declare
 
 
 def current() -> Context | None:
@@ -70,8 +39,16 @@ class Context:
     `branch` each.
     """
 
-    def __init__(self, performer: Performer, started_at: float, namespace: str = "") -> None:
+    def __init__(
+        self,
+        performer: Performer,
+        started_at: float,
+        namespace: str = "",
+        *,
+        nested: bool = False,
+    ) -> None:
         self.namespace = namespace
+        self._nested = nested
         self.started_at = started_at
         self._performer = performer
         self._counters: dict[str, int] = {}
@@ -106,7 +83,7 @@ class Context:
         `InvalidPayload` for arguments that are not JSON values, `ForeignTask` from a task that
         does not own this context, `InvalidFunction` for one without a usable name.
         """
-        declared = _declared(function)
+        declared = declared_of(function)
         return self._call(self._next(), declared, function, args, kwargs)
 
     def branch(self, name: str) -> Context:
@@ -125,14 +102,16 @@ class Context:
         """Wait; a later attempt of the run waits for what remains, not again for the whole.
 
         Durable when it returns: that the wait is over.
+        If it raises: `InvalidPayload` when `seconds` is not a finite number from 0.
         """
         self._own()
+        _check_seconds(seconds)
         number = self.counter("sleep")
         document = encode({"delay_ms": round(seconds * 1000)})
         invocation = self._invocation(
             OperationKind.RETRY_DELAY, "sleep", number, "perdure.sleep", document
         )
-        return self._performer.delay(invocation, seconds)
+        return self._performer.delay(invocation, seconds, nested=self._nested)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the time, recorded: every execution of the run sees the same."""
@@ -143,11 +122,17 @@ class Context:
         return _moment(self._call(self._next(), _NOW, wall_time, (), {}))
 
     def uuid(self) -> uuid.UUID:
-        """Return an id that is unique to this place in the run, and the same on every execution."""
+        """Return an id that is unique to this place in the run, and the same on every execution.
+
+        Raises `ForeignTask` from a task that does not own this context.
+        """
         return uuid.UUID(bytes=self._entropy("uuid")[:16], version=4)
 
     def random(self) -> random.Random:
-        """Return a random generator whose seed is this place in the run; not for secrets."""
+        """Return a random generator whose seed is this place in the run; not for secrets.
+
+        Raises `ForeignTask` from a task that does not own this context.
+        """
         return random.Random(self._entropy("random"))  # noqa: S311 - replay needs the same numbers
 
     def key(self, step_id: str, sequence: int) -> str:
@@ -198,14 +183,16 @@ class Context:
         """
 
         async def below() -> Outcome:
-            child = self._below(f"{invocation.step_id}.{invocation.sequence}")
+            child = self._below(f"{invocation.step_id}.{invocation.sequence}", nested=True)
             token = _current.set(child)
             try:
                 return await handler()
             finally:
                 _current.reset(token)
 
-        return await self._performer.perform(invocation, below, retry=retry, cuts=cuts)
+        return await self._performer.perform(
+            invocation, below, retry=retry, cuts=cuts, nested=self._nested
+        )
 
     def enter(self) -> None:
         """Make this the context that `current()` returns for the rest of the current task."""
@@ -219,16 +206,19 @@ class Context:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        input_json = encode({"args": [*args], "kwargs": {**kwargs}}, what="arguments")
-
+        what = f"{declared.handler_id}: arguments"
+        input_json = encode({"args": [*args], "kwargs": {**kwargs}}, what=what)
         invocation = self._invocation(
             OperationKind.TOOL_CALL, "call", sequence, declared.handler_id, input_json
         )
 
         async def handler() -> Outcome:
-            return Success(encode(await _invoke(function, args, kwargs)))
+            threads = self._performer.threads
+            async with asyncio.timeout(declared.timeout_seconds):
+                result = await invoke(function, args, kwargs, threads)
+            return Success(encode(result, what=f"{declared.handler_id}: result"))
 
-        performed = self._performer.recall(invocation)
+        performed = self._performer.recall(invocation, nested=self._nested)
         if performed is None:
             performed = await self.execute(invocation, handler, retry=declared.retry)
         if isinstance(performed.outcome, Success):
@@ -251,10 +241,11 @@ class Context:
             )
 
     def _child(self, name: str) -> Context:
-        return self._below(f"{self.namespace}.{name}" if self.namespace else name)
+        namespace = f"{self.namespace}.{name}" if self.namespace else name
+        return self._below(namespace, nested=self._nested)
 
-    def _below(self, namespace: str) -> Context:
-        return Context(self._performer, self.started_at, shortened(namespace))
+    def _below(self, namespace: str, *, nested: bool) -> Context:
+        return Context(self._performer, self.started_at, shortened(namespace), nested=nested)
 
     def _invocation(
         self, kind: OperationKind, step_id: str, sequence: int, handler_id: str, input_json: bytes
@@ -264,80 +255,16 @@ class Context:
         return Invocation(self.run_id, step_id, sequence, kind, handler_id, input_json)
 
     def _entropy(self, purpose: str) -> bytes:
+        self._own()
         number = self.counter(purpose)
         seed = f"{self.run_id}/{self.namespace}/{purpose}/{number}"
         return hashlib.sha256(seed.encode()).digest()
 
 
-async def _invoke(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    here = copy_context()
-    thread = asyncio.get_running_loop().run_in_executor(
-        None, lambda: here.run(_in_thread, function, args, kwargs)
-    )
-    try:
-        result = await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        # A thread cannot be stopped. To leave before it ends, however often one is told to, would
-        # let another worker begin the operation while this one still acts.
-        while not thread.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([thread])
-        thread.exception()
-        raise
-    return await result if inspect.isawaitable(result) else result
-
-
-def _in_thread(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        # No future takes it, and whoever waits for one would wait for ever.
-        raise RuntimeError("the function raised StopIteration") from error
-
-
-def _declared(function: Callable[..., Any]) -> Operation:
-    bare = _without_arguments(function)
-    declared = getattr(bare, _DECLARATION, None)
-    if isinstance(declared, Operation):
-        return declared
-    try:
-        return _undeclared(bare)
-    except TypeError:  # it has no hash
-        return Operation(_handler_id(bare, None, 1))
-
-
-@functools.lru_cache(maxsize=1024)
-def _undeclared(function: Callable[..., Any]) -> Operation:
-    return Operation(_handler_id(function, None, 1))
-
-
-def _handler_id(function: Callable[..., Any], name: str | None, version: int) -> str:
-    if name is None:
-        bare = _without_arguments(function)
-        name = str(getattr(bare, "__qualname__", type(bare).__qualname__))
-        name = name.replace(".<locals>", "")
-        if "<lambda>" in name:
-            raise InvalidFunction(
-                "a lambda has no name that a later execution would find; give the operation one:"
-                " operation(name='…')(function)"
-            )
-    try:
-        return check_identifier(name if version == 1 else f"{name}.v{version}", "handler id")
-    except InvalidInvocation as error:
-        raise InvalidFunction(f"{error}; give it one: operation(name='…')(function)") from error
-
-
-def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = cast("Callable[..., Any]", function.func)
-    return function
-
-
 async def _moment(seconds: Awaitable[float]) -> datetime:
     return datetime.fromtimestamp(await seconds, UTC)
+
+
+def _check_seconds(seconds: Any) -> None:
+    if not (isinstance(seconds, int | float) and 0 <= seconds < float("inf")):
+        raise InvalidPayload(f"a run sleeps for a finite number of seconds, not {seconds!r}")

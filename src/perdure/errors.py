@@ -9,12 +9,13 @@
     │   ├── InputDigestMismatch       a record's digest does not belong to its input
     │   ├── RuntimeRecordMismatch     a runtime answered for another invocation
     │   ├── ReplayMismatch            the code asks something else than the journal holds
+    │   ├── UnaskedOperation          the code asks for less than the journal holds
     │   ├── DuplicateOperation        two live operations claim one identity
     │   ├── MissingHandler            nothing is registered for this kind and id
     │   ├── OperationFailed           an operation's recorded failure
     │   └── OperationSuspended        an operation waits for somebody outside
     ├── RunError              runs and the functions they call
-    │   ├── InvalidFunction, UnknownFunction, UnknownRun, RunConflict
+    │   ├── InvalidFunction, InvalidOptions, UnknownFunction, UnknownRun, RunConflict
     │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
     │   ├── NotInRun, ForeignTask                        misuse of a run's context
     │   └── EngineClosed
@@ -24,9 +25,9 @@
     │   └── SchemaTooNew
     └── CommandError          what was typed on the command line cannot be done
 
-Two signals are not errors of the program and derive from `BaseException`, so that an
-`except Exception` in an agent or a tool cannot swallow them: `RunParked` and `LeaseLost`.
-Both unwind the code of a run that must write nothing more.
+Three signals are not errors of the program and derive from `BaseException`, so that an
+`except Exception` in an agent or a tool cannot swallow them: `RunParked`, `RunStopped` and
+`LeaseLost`. They unwind the code of a run that must do nothing more.
 """
 
 from __future__ import annotations
@@ -102,6 +103,24 @@ class ReplayMismatch(JournalError):
         )
 
 
+class UnaskedOperation(JournalError):
+    """The code came to its end without asking for what an earlier execution recorded.
+
+    The run is parked as `needs_attention`: the code, or the order of its tasks, has changed, and
+    what was recorded and not asked for may have acted.
+    """
+
+    def __init__(self, run_id: str, keys: list[str]) -> None:
+        self.run_id = run_id
+        self.keys = keys
+        shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+        super().__init__(
+            f"run {run_id} came to its end without asking for {shown}, which an earlier execution"
+            " recorded: the code has changed, or depends on time or on the order of tasks. Deploy"
+            " the code that recorded it and resume the run, or cancel it"
+        )
+
+
 class DuplicateOperation(JournalError):
     """Two operations of one run claim the same identity at the same time."""
 
@@ -157,6 +176,10 @@ class InvalidFunction(RunError):
     """A function cannot be registered or called as it was declared."""
 
 
+class InvalidOptions(RunError):
+    """An option has a value that nothing can be done with."""
+
+
 class UnknownFunction(RunError):
     """No run function of that name and version is registered with the App."""
 
@@ -170,13 +193,16 @@ class RunConflict(RunError):
 
 
 class RunFailed(RunError):
-    """The run function raised; `code`, `type_name` and `message` say what."""
+    """The run function raised; `code`, `type_name` and `message` say what, `traceback` where."""
 
-    def __init__(self, run_id: str, *, code: str, type_name: str, message: str) -> None:
+    def __init__(
+        self, run_id: str, *, code: str, type_name: str, message: str, traceback: str = ""
+    ) -> None:
         self.run_id = run_id
         self.code = code
         self.type_name = type_name
         self.message = message
+        self.traceback = traceback
         super().__init__(f"run {run_id} failed with {type_name}: {message}")
 
 
@@ -273,6 +299,14 @@ class RunParked(RunSignal):
     def __init__(self, cause: PerdureError) -> None:
         self.cause = cause
         super().__init__(str(cause))
+
+
+class RunStopped(RunSignal):
+    """The run stops here: its worker closes and gives it back, or its function has returned."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id} has ended here, or stops to go on in another execution")
 
 
 class LeaseLost(RunSignal):

@@ -3,23 +3,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from perdure.activity import Activity, this_task
 from perdure.canonical import INPUT_LIMIT_BYTES, check_size
-from perdure.clock import Clock
 from perdure.errors import (
-    DuplicateOperation,
     LeaseLost,
     PerdureError,
     ReplayMismatch,
     RunParked,
+    RunStopped,
     StorageBusy,
     StorageError,
     StorageFull,
 )
 from perdure.fence import Fence
+from perdure.ids import stable_key
 from perdure.journal.failures import bounded, failure_of
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Failure, Outcome, Success, success_of
@@ -27,32 +28,21 @@ from perdure.journal.replay import Replay
 from perdure.journal.store import (
     Journal,
     JournalRow,
-    JournalStore,
     NewRecord,
     TimerRow,
     row_of,
     timer_of,
     unpack_outcome,
 )
-from perdure.observe import Observer, log
+from perdure.observe import log
+from perdure.ports import Handler, Ownership, Ports
 from perdure.retry import RetryPolicy
-
-Handler = Callable[[], Awaitable[Outcome]]
-Probe = Callable[[str], None]
 
 T = TypeVar("T")
 
 _RETRY_HANDLER = "perdure.retry"
 _REMEMBERED_BYTES = 4096
 _ANSWERS_A_TURN = 100
-
-
-class Ownership(Protocol):
-    """What tells whether this process may still write for a run."""
-
-    def check(self, run_id: str) -> None:
-        """Raise `LeaseLost` when ownership of a run ended or can no longer be confirmed."""
-        ...
 
 
 class Performed(msgspec.Struct, frozen=True, gc=False):
@@ -72,16 +62,17 @@ class Performed(msgspec.Struct, frozen=True, gc=False):
         return success_of(key, self.outcome).output_json
 
 
-class Ports(msgspec.Struct, frozen=True):
-    """What performing needs from outside: where records go, the clocks, and who listens.
+class _Asked(msgspec.Struct, frozen=True, gc=False):
+    """An operation as it was asked for; `nested` tells that it was below another one."""
 
-    `probe` is called with the name of each point at which a crash leaves a different state.
-    """
+    invocation: Invocation
+    digest: bytes
+    nested: bool
+    cuts: tuple[int, ...] = ()
 
-    store: JournalStore
-    clock: Clock
-    observer: Observer
-    probe: Probe
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.invocation.step_id, self.invocation.sequence
 
 
 class _Delay(msgspec.Struct, frozen=True):
@@ -101,10 +92,11 @@ class Performer:
     def __init__(self, fence: Fence, journal: Journal, ports: Ports, ownership: Ownership) -> None:
         self.fence = fence
         self.clock = ports.clock
+        self.threads = ports.threads
         self.parked: PerdureError | None = None
         self.refused: StorageError | None = None
         self.lost = False
-        self._ended = False
+        self.activity = Activity(fence.run_id)
         self.executed = 0
         self.replayed = 0
         self._replay = Replay(journal)
@@ -112,8 +104,6 @@ class Performer:
         self._ownership = ownership
         self._observer = ports.observer
         self._probe = ports.probe
-        self._live: dict[tuple[str, int], asyncio.Task[Any]] = {}
-        self._recorded: set[tuple[str, int]] = set()
 
     async def perform(
         self,
@@ -122,8 +112,11 @@ class Performer:
         *,
         retry: RetryPolicy | None = None,
         cuts: tuple[int, ...] = (),
+        nested: bool = False,
     ) -> Performed:
         """Return the recorded outcome of an operation, or call its handler and record it.
+
+        `nested` tells that it is asked for below another operation.
 
         An ordinary exception out of the handler becomes a recorded `Failure`; cancellation and
         the signals of `perdure.errors` leave no record, so that the operation runs again.
@@ -134,38 +127,29 @@ class Performer:
         `InvalidInvocation`, `InvalidPayload` or `DuplicateOperation` (it was not called). The
         first three are sticky: the run gets nothing more done in this execution.
         """
-        self._check()
-        digest = hashlib.sha256(invocation.input_json).digest()
-        row = self._find(invocation, digest)
+        self._check(nested=nested)
+        asked = _Asked(invocation, _digest(invocation), nested, cuts)
+        row = self._find(asked)
         if row is not None:
             return await self._answer(row)
         _check_new(invocation)
-        key = (invocation.step_id, invocation.sequence)
-        if key in self._live or key in self._recorded:
-            raise DuplicateOperation(
-                f"operation {invocation.stable_key} is asked for twice in one execution; an"
-                " identity names one place in the code: give the second one its own"
-            )
-        self._live[key] = _task()
-        try:
-            return await self._execute(invocation, digest, handler, retry, cuts)
-        finally:
-            del self._live[key]
+        with self.activity.live(asked.place):
+            return await self._execute(asked, handler, retry)
 
-    def recall(self, invocation: Invocation) -> Performed | None:
+    def recall(self, invocation: Invocation, *, nested: bool = False) -> Performed | None:
         """Return the recorded outcome of an operation where it is at hand.
 
         None says nothing: `perform` may still find it. Raises as `perform` does.
         """
-        self._check()
+        self._check(nested=nested)
         if self.replayed % _ANSWERS_A_TURN == 0 or not self._replay.holds(invocation):
             return None
-        row = self._find(invocation, hashlib.sha256(invocation.input_json).digest())
+        row = self._find(_Asked(invocation, _digest(invocation), nested))
         if row is None or row.payload is None:
             return None
         return self._replayed(row, row.payload)
 
-    async def delay(self, invocation: Invocation, seconds: float) -> None:
+    async def delay(self, invocation: Invocation, seconds: float, *, nested: bool = False) -> None:
         """Wait until `seconds` after the delay was first asked for, whatever happened since.
 
         The input of the invocation is an object with `delay_ms`, which is `seconds`.
@@ -173,19 +157,16 @@ class Performer:
         Durable when it returns: the record that the delay is over.
         If it raises: as `perform`.
         """
-        self._check()
-        digest = hashlib.sha256(invocation.input_json).digest()
-        try:
-            row = self._replay.find(invocation, digest)
-            timer = self._replay.find_timer(invocation, digest)
-        except ReplayMismatch as mismatch:
-            raise self.park(mismatch) from mismatch
+        self._check(nested=nested)
+        asked = _Asked(invocation, _digest(invocation), nested)
+        row = self._find(asked)
         if row is not None:
             await self._answer(row)
             return
+        timer = self._find_timer(asked)
         if timer is None:
-            timer = await self._begin_timer(invocation, digest, self.clock.now() + seconds)
-        await self._wait(invocation, digest, timer.wake_at)
+            timer = await self._begin_timer(asked, self.clock.now() + seconds)
+        await self._wait(asked, timer.wake_at)
 
     def park(self, cause: PerdureError) -> RunParked:
         """Stop the run for a person to look at: every further operation is refused.
@@ -196,26 +177,20 @@ class Performer:
             self.parked = cause
         return RunParked(self.parked)
 
-    async def settle(self) -> None:
-        """End what the code of the run left behind when it ended itself.
+    def unasked(self) -> list[str]:
+        """Return the keys that earlier executions recorded and this one did not ask for."""
+        run_id = self.fence.run_id
+        return [stable_key(run_id, *place) for place in self._replay.unasked()]
 
-        Its operations are cancelled and waited for, and further ones are refused: a run that has
-        ended, or that another worker goes on with, must not act any more.
-        """
-        self._ended = True
-        here = asyncio.current_task()
-        while left := {task for task in self._live.values() if task is not here}:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left)
-
-    def _check(self) -> None:
+    def _check(self, *, nested: bool) -> None:
         if self.parked is not None:
             raise RunParked(self.parked)
         if self.refused is not None:
             raise self.refused
-        if self.lost or self._ended:
+        if self.lost:
             raise LeaseLost(self.fence.run_id)
+        if self.activity.refuses(nested=nested):
+            raise RunStopped(self.fence.run_id)
 
     def _confirm(self) -> None:
         try:
@@ -225,9 +200,15 @@ class Performer:
             self.lost = True
             raise
 
-    def _find(self, invocation: Invocation, digest: bytes) -> JournalRow | None:
+    def _find(self, asked: _Asked) -> JournalRow | None:
         try:
-            return self._replay.find(invocation, digest)
+            return self._replay.find(asked.invocation, asked.digest)
+        except ReplayMismatch as mismatch:
+            raise self.park(mismatch) from mismatch
+
+    def _find_timer(self, asked: _Asked) -> TimerRow | None:
+        try:
+            return self._replay.find_timer(asked.invocation, asked.digest)
         except ReplayMismatch as mismatch:
             raise self.park(mismatch) from mismatch
 
@@ -252,13 +233,9 @@ class Performer:
         )
 
     async def _execute(
-        self,
-        invocation: Invocation,
-        digest: bytes,
-        handler: Handler,
-        retry: RetryPolicy | None,
-        cuts: tuple[int, ...],
+        self, asked: _Asked, handler: Handler, retry: RetryPolicy | None
     ) -> Performed:
+        invocation = asked.invocation
         retry_step = f"{invocation.step_id}.{invocation.sequence}.retry"
         failures = self._replay.count(retry_step) if retry is not None else 0
         attempt = failures + 1
@@ -266,35 +243,35 @@ class Performer:
         if timer is not None:
             # A crash cut this delay short; what remains of it is waited under its own input.
             pending = _retry_delay(invocation, retry_step, failures, timer.input_json)
-            await self._wait(pending, timer.input_sha256, timer.wake_at)
+            await self._wait(_Asked(pending, timer.input_sha256, nested=True), timer.wake_at)
         started_at = self.clock.now()
         while True:
-            outcome, error = await self._attempt(invocation, handler)
-            if retry is None or error is None or not retry.allows(error, attempt):
-                return await self._record(invocation, digest, outcome, attempt, started_at, cuts)
+            with self.activity.act():
+                outcome, error = await self._attempt(asked, handler)
+                if retry is None or error is None or not retry.allows(error, attempt):
+                    return await self._record(asked, outcome, attempt, started_at)
             assert isinstance(outcome, Failure)
             await self._back_off(invocation, retry_step, retry, attempt, error, outcome)
             attempt += 1
 
-    async def _attempt(
-        self, invocation: Invocation, handler: Handler
-    ) -> tuple[Outcome, Exception | None]:
+    async def _attempt(self, asked: _Asked, handler: Handler) -> tuple[Outcome, Exception | None]:
         self._confirm()
         self.executed += 1
         self._observer.count("perdure_operation_executed_total")
+        invocation = asked.invocation
         place = f"{invocation.step_id}/{invocation.sequence}"
         self._probe(f"operation.call {place}")
-        cancellations = _task().cancelling()
+        cancellations = this_task().cancelling()
         try:
             outcome = await handler()
             error = None
         except Exception as raised:
-            if _task().cancelling() > cancellations:
+            if this_task().cancelling() > cancellations:
                 # What a handler makes of its cancellation says nothing about the operation.
                 raise asyncio.CancelledError from raised
             outcome, error = failure_of(raised), raised
         # Code that swallowed a signal of an operation below this one has no outcome to record.
-        self._check()
+        self._check(nested=True)
         self._probe(f"operation.called {place}")
         return bounded(outcome, len(invocation.input_json)), error
 
@@ -312,41 +289,45 @@ class Performer:
         document = msgspec.json.encode(
             {"delay_ms": round(seconds * 1000), "error_name": failure.error_name}
         )
-        await self.delay(_retry_delay(invocation, step_id, attempt, document), seconds)
+        again = _retry_delay(invocation, step_id, attempt, document)
+        await self.delay(again, seconds, nested=True)
 
-    async def _begin_timer(self, invocation: Invocation, digest: bytes, wake_at: float) -> TimerRow:
+    async def _begin_timer(self, asked: _Asked, wake_at: float) -> TimerRow:
+        invocation, digest = asked.invocation, asked.digest
         self._confirm()
         await self.insist(lambda: self._store.begin_timer(self.fence, invocation, digest, wake_at))
         timer = timer_of(invocation, digest, wake_at)
-        if self._live:
+        if self.activity.beside():
             # A handler that is tried again asks again for a delay that was cut short.
             self._replay.add_timer(timer)
         return timer
 
-    async def _wait(self, invocation: Invocation, digest: bytes, wake_at: float) -> None:
+    async def _wait(self, asked: _Asked, wake_at: float) -> None:
         started_at = self.clock.now()
         # Wall time may have been set since the delay began: it never waits for more than the whole.
-        whole = _delays.decode(invocation.input_json).delay_ms / 1000
+        whole = _delays.decode(asked.invocation.input_json).delay_ms / 1000
         await self.clock.sleep(min(max(0.0, wake_at - started_at), whole))
-        await self._record(invocation, digest, Success(b"{}"), 1, started_at, ())
+        await self._record(asked, Success(b"{}"), 1, started_at)
 
     async def _record(
-        self,
-        invocation: Invocation,
-        digest: bytes,
-        outcome: Outcome,
-        attempt: int,
-        started_at: float,
-        cuts: tuple[int, ...],
+        self, asked: _Asked, outcome: Outcome, attempt: int, started_at: float
     ) -> Performed:
         finished_at = self.clock.now()
-        record = NewRecord(invocation, digest, outcome, attempt, started_at, finished_at, cuts)
+        record = NewRecord(
+            asked.invocation,
+            asked.digest,
+            outcome,
+            attempt,
+            started_at,
+            finished_at,
+            asked.nested,
+            asked.cuts,
+        )
         await self.insist(lambda: self._store.append_record(self.fence, record))
-        key = (invocation.step_id, invocation.sequence)
-        if len(self._live) > (key in self._live):
+        if self.activity.beside(asked.place):
             # It may stand below a live operation whose handler is tried again, and asks again.
             self._replay.add(row_of(record, _REMEMBERED_BYTES))
-        self._recorded.add(key)
+        self.activity.done(asked.place)
         return Performed(outcome, replayed=False, attempt=attempt, finished_at=finished_at)
 
     async def insist(
@@ -379,10 +360,8 @@ class Performer:
             self._confirm()
 
 
-def _task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
+def _digest(invocation: Invocation) -> bytes:
+    return hashlib.sha256(invocation.input_json).digest()
 
 
 def _retry_delay(of: Invocation, step_id: str, number: int, input_json: bytes) -> Invocation:

@@ -83,9 +83,9 @@ def test_an_app_is_open_once_and_only_inside_its_block(tmp_path: Path) -> None:
 
     async def main() -> None:
         with pytest.raises(EngineClosed, match=closed):
-            await app.start(good)
+            await app.start(good, None)
         async with app:
-            handle = await app.start(good)
+            handle = await app.start(good, None)
             with pytest.raises(EngineClosed, match="open already"):
                 async with app.connect():
                     pass
@@ -114,7 +114,7 @@ def test_connecting_executes_nothing_and_can_insist_on_a_store(tmp_path: Path) -
             async with app.connect(create=False):
                 pass
         async with app.connect():
-            await app.start(good, run_id=RUN)
+            await app.start(good, None, run_id=RUN)
             assert list(await app.store.list_workers()) == []
         async with app.connect(create=False):
             assert (await app.find(RUN)).state == RunState.PENDING

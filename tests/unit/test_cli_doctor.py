@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App, Context, PerdureError, RunParked
+from perdure import App, Context, PerdureError, ReplayMismatch, RunParked
 from perdure.cli import main
 from perdure.storage.sqlite import health
 from tests.harness import app_on, once, run, sql
@@ -89,9 +89,40 @@ def test_a_parked_run_is_found_with_its_reason_and_the_two_ways_on(
     assert "the price changed" in finding["message"]
     assert main(["doctor", "--url", "sqlite:///runs.db"]) == 1
     shown = capsys.readouterr().out
-    assert "! run run-1 of stuck@3 is parked: the price changed" in shown
-    assert "`perdure resume run-1`" in shown
+    assert "! run run-1 of stuck@3 is parked: the price changed (`perdure resume run-1`" in shown
     assert "`perdure cancel run-1`" in shown
+
+
+def test_advice_is_given_once_and_digests_are_cut_for_people(
+    tmp_path: Path, doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded, asked = "0123456789ab" + "0" * 52, "ba9876543210" + "1" * 52
+    mismatch = ReplayMismatch(
+        "run-1/call/1",
+        recorded_kind="tool_call",
+        recorded_handler="price",
+        recorded_sha256=recorded,
+        asked_kind="tool_call",
+        asked_handler="price",
+        asked_sha256=asked,
+    )
+    app = _app(tmp_path)
+
+    @app.run(version=1)
+    async def changed(context: Context) -> None:
+        raise RunParked(mismatch)
+
+    with pytest.raises(PerdureError):
+        run(once(app, "changed"))
+    code, found = doctor()
+    (finding,) = found["findings"]
+    assert (code, recorded in finding["message"], asked in finding["message"]) == (1, True, True)
+    for line in ("doctor", "show run-1"):
+        main([*line.split(), "--url", "sqlite:///runs.db"])
+        shown = capsys.readouterr().out
+        assert shown.count("Deploy the code") == 1
+        assert "input 0123456789ab…, and" in shown
+        assert "input ba9876543210…;" in shown
 
 
 def test_a_run_that_no_function_serves_is_found_with_the_app(

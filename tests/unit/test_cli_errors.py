@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import sqlite3
 import sys
@@ -115,18 +116,48 @@ def test_a_database_that_cannot_be_used_is_told_apart(
     assert "upgrade perdure" in capsys.readouterr().err
     (tmp_path / "text.db").write_text("not a database, but long enough to be read as one" * 9)
     assert main(["runs", "--url", "sqlite:///text.db"]) == 4
-    assert "not a database that perdure can use" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("perdure: sqlite:///text.db: the file is not a database that perdure")
 
 
+def _without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Make it as if a distribution was not installed, whoever imported it before."""
+    for name in [name for name in sys.modules if name.startswith(f"{missing}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "member"),
+    [("runs", 0, "runs"), ("show one", 0, "run"), ("doctor", 1, "findings")],
+)
 def test_without_rich_only_tables_are_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    code: int,
+    member: str,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
+    _without(monkeypatch, "rich")
     _make_database()
-    assert main(["runs", "--url", "sqlite:///runs.db", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"][0]["run_id"] == "one"
-    assert main(["runs", "--url", "sqlite:///runs.db"]) == 2
-    assert "pip install 'perdure[cli]'" in capsys.readouterr().err
+    monkeypatch.setenv("PERDURE_URL", "sqlite:///runs.db")
+    assert main([*line.split(), "--json"]) == code
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])[member]
+    assert main(line.split()) == 2
+    told = capsys.readouterr().err
+    assert (told.count("\n"), "pip install 'perdure[cli]'" in told) == (1, True)
+
+
+@pytest.mark.parametrize("missing", ["pydantic_ai", "pydantic_core"])
+def test_without_pydantic_ai_the_adapter_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    for name in ("pydantic_ai", "perdure.adapters.pydantic_ai"):
+        _without(monkeypatch, name)
+        monkeypatch.delitem(sys.modules, name)
+    _without(monkeypatch, missing)
+    with pytest.raises(errors.MissingExtra, match=r"pip install 'perdure\[pydantic-ai\]'"):
+        importlib.import_module("perdure.adapters.pydantic_ai")
 
 
 @pytest.mark.parametrize(("missing", "extra"), [("fastmcp", "standard"), ("rich", "cli")])

@@ -13,7 +13,7 @@ import pytest
 
 from perdure import App, Context, WorkerOptions
 from perdure.cli import main
-from tests.harness import Pause, app_on, interrupt, run
+from tests.harness import Pause, app_on, finish, interrupt, paused_app, run
 
 PROGRAM = """
 import asyncio, os, signal
@@ -132,8 +132,8 @@ def test_the_input_may_come_from_stdin(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 def test_runs_are_listed_newest_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_URL", "sqlite:///runs.db")
-    for function, run_id in (("double", "a"), ("broken", "b"), ("double", "c")):
-        cli("start", "shop:app", function, "3", "--id", run_id)
+    for run_id, *words in (("a", "double", "3"), ("b", "broken"), ("c", "double", "3")):
+        cli("start", "shop:app", *words, "--id", run_id)
     work_off("completed", "failed", "completed")
 
     def listed(*words: str) -> list[str]:
@@ -149,7 +149,7 @@ def test_runs_are_listed_newest_first(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     assert cli("runs", "--state", "cancelled") == (0, "no runs are cancelled\n", "")
 
 
-def test_the_timeline_tells_what_was_executed_and_what_replayed(cli: Cli, tmp_path: Path) -> None:
+def test_the_timeline_tells_who_recorded_an_operation(cli: Cli, tmp_path: Path) -> None:
     pause = Pause()
 
     async def price(order: str) -> int:
@@ -177,16 +177,19 @@ def test_the_timeline_tells_what_was_executed_and_what_replayed(cli: Cli, tmp_pa
     attempts = [(a["attempt"], a["ending"], a["recorded"]) for a in shown["attempts"]]
     assert attempts == [(1, "released", 1), (2, "completed", 1)]
     assert [attempt["replayed"] for attempt in shown["attempts"]] == [None, 1]
+    assert [attempt["worker_alive"] for attempt in shown["attempts"]] == [None, None]
     operations = [
-        (entry["key"], entry["executed_in"], entry["replayed_in"]) for entry in shown["operations"]
+        (entry["key"], entry["name"], entry["recorded_in"], entry["problem"])
+        for entry in shown["operations"]
     ]
-    assert operations == [("run-1/call/1", 1, [2]), ("run-1/call/2", 2, [])]
+    name = "price"
+    assert operations == [("run-1/call/1", name, 1, None), ("run-1/call/2", name, 2, None)]
     assert all(len(entry["input_sha256"]) == 64 for entry in shown["operations"])
 
     code, out, _ = cli("show", "run-1", "--url", "sqlite:///runs.db")
     assert code == 0
     assert "run run-1  completed" in out
-    assert shown["operations"][0]["input_sha256"][:8] in out
+    assert shown["operations"][0]["input_sha256"][:12] in out
     assert "\x1b" not in out
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
 
@@ -195,24 +198,48 @@ def test_a_run_is_cancelled_once(cli: Cli) -> None:
     cli("start", "shop:app", "double", "1", "--id", "one")
     where = ("--app", "shop:app")
     assert cli("cancel", "one", *where) == (0, "run one is cancelled\n", "")
-    assert document(cli("cancel", "one", *where, "--json"))["state"] == "cancelled"
+    again = (1, "run one had ended before: it is cancelled\n", "")
+    assert cli("cancel", "one", *where) == again
+    assert document(cli("cancel", "one", *where, "--json"), 1)["state"] == "cancelled"
     assert cli("start", "shop:app", "double", "1", "--id", "one", "--wait")[0] == 5
     code, out, _ = cli("resume", "one", *where)
-    assert (code, out) == (1, "run one is cancelled and never goes on\n")
+    assert (code, out) == (1, "run one is cancelled and never goes on; nothing was done\n")
 
 
-def test_a_parked_run_is_resumed(cli: Cli) -> None:
-    cli("start", "shop:app", "stuck", "--id", "one")
-    work_off("needs_attention")
+@pytest.mark.parametrize(
+    ("function", "state"), [("stuck", "needs_attention"), ("broken", "failed")]
+)
+def test_a_parked_or_failed_run_is_resumed_once(cli: Cli, function: str, state: str) -> None:
+    cli("start", "shop:app", function, "--id", "one")
+    work_off(state)
     row = document(cli("resume", "one", "--app", "shop:app", "--json"))
     assert (row["state"], row["problem"]) == ("pending", None)
+    code, out, _ = cli("resume", "one", "--app", "shop:app")
+    assert (code, out) == (1, "run one waits for a worker already; nothing was done\n")
+
+
+def test_a_run_that_runs_or_is_completed_is_not_resumed(cli: Cli, tmp_path: Path) -> None:
+    pause = Pause()
+
+    async def meanwhile() -> tuple[int, str, str]:
+        async with (app := paused_app(tmp_path, pause)):
+            await app.start("work", 1, run_id="one")
+            await pause.reached.wait()
+            told = await asyncio.to_thread(cli, "resume", "one", "--url", "sqlite:///runs.db")
+            pause.open = True
+            return told
+
+    assert run(meanwhile()) == (1, "run one is running already; nothing was done\n", "")
+    run(finish(paused_app(tmp_path, pause), "one"))
+    code, out, _ = cli("resume", "one", "--url", "sqlite:///runs.db")
+    assert (code, out) == (1, "run one is completed and never goes on; nothing was done\n")
 
 
 def test_a_finished_run_is_not_cancelled(cli: Cli) -> None:
     cli("start", "shop:app", "double", "1", "--id", "one")
     work_off("completed")
     code, out, _ = cli("cancel", "one", "--app", "shop:app")
-    assert (code, out) == (1, "run one is completed already\n")
+    assert (code, out) == (1, "run one had ended before: it is completed\n")
 
 
 def test_a_worker_stops_at_a_signal_and_gives_its_runs_back(cli: Cli) -> None:
@@ -224,6 +251,11 @@ def test_a_worker_stops_at_a_signal_and_gives_its_runs_back(cli: Cli) -> None:
     assert (serving["event"], serving["name"]) == ("serving", "w-7")
     assert {"name": "broken", "version": 2} in serving["functions"]
     assert (stopped["event"], stopped["counts"]["runs_claimed"]) == ("stopped", 1)
+    assert stopped["counts"] == {
+        "runs_claimed": 1,
+        "operations_executed": 0,
+        "operations_replayed": 0,
+    }
     assert signal.getsignal(signal.SIGTERM) == before
     shown = document(cli("show", "one", "--app", "shop:app", "--json"))
     assert shown["run"]["state"] == "pending"

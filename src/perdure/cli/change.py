@@ -1,41 +1,51 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from perdure.cli.exits import Exit
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
-from perdure.cli.target import store_of
+from perdure.cli.target import looked_into
 from perdure.engine.store import RunRow, RunState
+
+_RESUMABLE: Final = {RunState.NEEDS_ATTENTION, RunState.FAILED}
 
 
 async def cancel(options: argparse.Namespace, screen: Screen) -> Exit:
     """Cancel a run, or ask the worker that executes it to."""
-    app = store_of(options)
-    async with app.connect(create=False):
+    async with looked_into(options) as app:
+        before = await app.find(options.run_id)
         await app.handle(options.run_id).cancel()
         row = await app.find(options.run_id)
-    screen.document(describe(row))
+    if before.state.final:
+        return _say(screen, before, f"had ended before: it is {before.state}", Exit.NOT_WELL)
     match row.state:
         case RunState.CANCELLED:
             return _say(screen, row, "is cancelled")
         case RunState.RUNNING:
             return _say(screen, row, "is running; its worker has been asked to cancel it")
         case _:
-            return _say(screen, row, f"is {row.state.value} already", Exit.NOT_WELL)
+            return _say(screen, row, f"ended just before: it is {row.state}", Exit.NOT_WELL)
 
 
 async def resume(options: argparse.Namespace, screen: Screen) -> Exit:
-    """Make a run that needs attention wait for a worker again."""
-    app = store_of(options)
-    async with app.connect(create=False):
-        row = await app.resume(options.run_id)
-    screen.document(describe(row))
-    if row.state.final:
-        return _say(screen, row, f"is {row.state.value} and never goes on", Exit.NOT_WELL)
-    return _say(screen, row, f"is {row.state.value} and goes on when a worker serves it")
+    """Make a run that failed or needs attention wait for a worker again."""
+    async with looked_into(options) as app:
+        before = await app.find(options.run_id)
+        row = before
+        if before.state in _RESUMABLE:
+            row = await app.resume(options.run_id)
+    if row != before:
+        return _say(screen, row, f"is {row.state} and goes on when a worker serves it")
+    why = {
+        RunState.RUNNING: "is running already",
+        RunState.PENDING: "waits for a worker already",
+    }.get(row.state, f"is {row.state} and never goes on")
+    return _say(screen, row, f"{why}; nothing was done", Exit.NOT_WELL)
 
 
 def _say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.OK) -> Exit:
+    screen.document(describe(row))
     screen.line(f"run {row.run_id} {what}")
     return code

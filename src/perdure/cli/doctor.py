@@ -10,8 +10,8 @@ from perdure.app import App
 from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet, plain
-from perdure.cli.target import store_of
-from perdure.cli.words import STYLES, instant, moment, number_of, size
+from perdure.cli.target import looked_into
+from perdure.cli.words import STYLES, abridged, instant, moment, number_of, size
 from perdure.engine.store import RunRow, RunState, StoreReport, WorkerRow
 
 _RUNS_LISTED: Final = 100
@@ -55,8 +55,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 async def doctor(options: argparse.Namespace, screen: Screen) -> Exit:
     """Check a store, its workers and its runs; exit 1 when a person has to do something."""
-    app = store_of(options)
-    async with app.connect(create=False):
+    screen.need_tables()
+    async with looked_into(options) as app:
         diagnosis = await _diagnose(app, knows_functions=options.app is not None)
     if screen.as_json:
         screen.document(_document(diagnosis))
@@ -85,8 +85,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
         why = "" if row.problem is None else f": {row.problem.message}"
         yield Finding(
             "needs_attention",
-            f"run {row.run_id} of {row.function}@{row.version} is parked{why}. Mend that and"
-            f" `perdure resume {row.run_id}`, or end it with `perdure cancel {row.run_id}`",
+            f"run {row.run_id} of {row.function}@{row.version} is parked{why} (`perdure resume"
+            f" {row.run_id}` once that is mended, `perdure cancel {row.run_id}` to end it)",
             row.run_id,
         )
     for row in diagnosis.unserved or ():
@@ -159,12 +159,12 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Any]:
         yield "no workers"
     yield ""
     if diagnosis.unserved is None:
-        yield Text("(which runs no function serves, only --app MODULE:APP can tell)", "dim")
+        yield Text("to check that every waiting run has a function, pass --app MODULE:APP", "dim")
     findings = diagnosis.findings
     if not findings:
         yield Text("all is well", "bold green")
     for finding in findings:
-        yield Text.assemble(("! ", "bold red"), plain(finding.message))
+        yield Text.assemble(("! ", "bold red"), plain(abridged(finding.message)))
 
 
 def _facts(diagnosis: Diagnosis) -> Sheet:
@@ -186,7 +186,7 @@ def _facts(diagnosis: Diagnosis) -> Sheet:
         *facts.items(),
         ("runs", counts or "none"),
     ]
-    return Sheet("", (Column(""), Column("", elastic=True)), rows)
+    return Sheet("", (Column(""), Column("", least=20)), rows)
 
 
 def _workers(workers: Sequence[WorkerRow]) -> Sheet:

@@ -5,6 +5,7 @@ from typing import Final
 
 from perdure.errors import (
     CommandError,
+    InputDigestMismatch,
     InvalidUrl,
     MissingExtra,
     PerdureError,
@@ -52,6 +53,7 @@ _OF_ERRORS: Final[tuple[tuple[type[PerdureError], Exit], ...]] = (
     (MissingExtra, Exit.USAGE),
     (CommandError, Exit.USAGE),
     (StorageError, Exit.STORAGE),
+    (InputDigestMismatch, Exit.STORAGE),
     (RunFailed, Exit.NOT_WELL),
     (RunCancelled, Exit.UNFINISHED),
     (RunNeedsAttention, Exit.UNFINISHED),

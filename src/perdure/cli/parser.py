@@ -52,10 +52,19 @@ def build_parser() -> Parser:
     for name, what in (
         ("show", "show a run: its attempts and the timeline of its operations"),
         ("cancel", "end a run; its worker is told, if one executes it"),
-        ("resume", "let a run that needs attention go on, after what stopped it was mended"),
+        (
+            "resume",
+            "let a run that failed or needs attention go on, after its cause was mended",
+        ),
     ):
         command = _add(commands, name, what, store=True)
         command.add_argument("run_id", metavar="RUN", help="the run's id")
+        if name == "show":
+            command.add_argument(
+                "--operation",
+                metavar="STEP/SEQ",
+                help="show this operation whole: what went in and what came of it",
+            )
     _add(commands, "doctor", "check the database, its workers and its runs", store=True)
     return parser
 
@@ -96,6 +105,7 @@ def _add_worker(commands: Any) -> None:
         metavar="S",
         help="how long runs stay this worker's when it stops answering without dying",
     )
+    worker.add_argument("--quiet", action="store_true", help="log warnings and errors only")
 
 
 def _add_start(commands: Any) -> None:
@@ -103,7 +113,7 @@ def _add_start(commands: Any) -> None:
     start.add_argument("target", metavar="MODULE:APP", help=_TARGET)
     start.add_argument("function", metavar="FUNCTION", help="the name of the run function")
     start.add_argument(
-        "input", nargs="?", metavar="JSON", default="null", help="its input; - reads it from stdin"
+        "input", nargs="?", metavar="JSON", help="its input, if it takes one; - reads it from stdin"
     )
     start.add_argument(
         "--id", dest="run_id", help="the run's id: the same id and input are the same run"

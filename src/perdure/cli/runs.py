@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -8,32 +9,33 @@ import msgspec
 from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet
-from perdure.cli.target import store_of
-from perdure.cli.words import STYLES, duration, instant, moment
+from perdure.cli.target import looked_into
+from perdure.cli.words import STYLES, abridged, duration, instant, moment
 from perdure.engine.store import RunRow, RunState
 
 _COLUMNS: Final = (
     Column("run"),
     Column("function"),
     Column("state"),
-    Column("attempts", number=True, dispensable=1),
-    Column("created (UTC)", dispensable=2),
+    Column("attempts", number=True, dispensable=2),
+    Column("created (UTC)", dispensable=1),
     Column("took", number=True, dispensable=3),
-    Column("problem", elastic=True),
+    Column("problem", least=40, below=True),
 )
 
 
 async def runs(options: argparse.Namespace, screen: Screen) -> Exit:
     """List the newest runs of a store."""
-    app = store_of(options)
+    screen.need_tables()
     state = None if options.state is None else RunState(options.state)
-    async with app.connect(create=False):
+    async with looked_into(options) as app:
         rows = await app.store.list_runs(state=state, limit=options.limit)
-    screen.document({"runs": [describe(row) for row in rows]})
-    if not rows:
+    if screen.as_json:
+        screen.document({"runs": [describe(row) for row in rows]})
+    elif rows:
+        screen.show(runs_sheet(rows))
+    else:
         screen.line("no runs" if state is None else f"no runs are {state.value}")
-        return Exit.OK
-    screen.show(Sheet("", _COLUMNS, (_cells(row) for row in rows)))
     return Exit.OK
 
 
@@ -54,6 +56,11 @@ def describe(row: RunRow) -> dict[str, Any]:
         "result": None if row.output_json is None else msgspec.Raw(row.output_json),
         "problem": row.problem,
     }
+
+
+def runs_sheet(rows: Iterable[RunRow]) -> Sheet:
+    """Return runs as a table, in the order given."""
+    return Sheet("", _COLUMNS, map(_cells, rows))
 
 
 def state_of(row: RunRow) -> Any:
@@ -78,7 +85,7 @@ def _cells(row: RunRow) -> tuple[object, ...]:
         f"{row.function}@{row.version}",
         state_of(row),
         row.generation,
-        moment(row.created_at).removesuffix("Z"),
+        moment(row.created_at).rpartition(":")[0],
         duration(took(row)),
-        "" if row.problem is None else row.problem.message,
+        "" if row.problem is None else abridged(row.problem.message),
     )

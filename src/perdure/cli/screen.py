@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from perdure.cli.exits import Exit
-from perdure.cli.sheet import Sheet, plain
+from perdure.cli.sheet import Sheet, plain, plain_lines
 from perdure.errors import MissingExtra, PerdureError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Screen:
     def line(self, text: str = "") -> None:
         """Write text to stdout; nothing when JSON is wanted."""
         if not self.as_json:
-            print("\n".join(map(plain, text.split("\n"))), flush=True)
+            print(plain_lines(text), flush=True)
 
     def note(self, text: str) -> None:
         """Write a line to stderr, for people who watch; nothing when JSON is wanted."""
@@ -52,27 +53,31 @@ class Screen:
         self.document({"error": {"code": name, "message": str(error), "exit_code": int(code)}})
         self.note(f"perdure: {error}")
 
+    def need_tables(self) -> None:
+        """Raise `MissingExtra` when tables are wanted and there is no rich to make them."""
+        if not self.as_json and importlib.util.find_spec("rich") is None:
+            raise MissingExtra(
+                "tables need rich: pip install 'perdure[cli]', or use --json, which does not"
+            )
+
     def show(self, *parts: RenderableType | Sheet) -> None:
         """Write sheets and text of rich; nothing when JSON is wanted."""
         if self.as_json:
             return
         console = self.console()
         width = console.width if console.is_terminal else None
-        made = [part.fitted(width) if isinstance(part, Sheet) else part for part in parts]
-        if width is not None:
-            console.print(*made, sep="\n")
-            return
-        with console.capture() as capture:
-            console.print(*made, sep="\n")
-        for line in capture.get().splitlines():
+        with nullcontext() if width is not None else console.capture() as capture:
+            for part in parts:
+                if isinstance(part, Sheet):
+                    console.print(part.fitted(width), no_wrap=True, overflow="crop")
+                else:
+                    console.print(part, soft_wrap=width is None)
+        for line in capture.get().splitlines() if capture is not None else ():
             print(line.rstrip(), flush=True)
 
     def console(self) -> Console:
         """Return a console on stdout; raises `MissingExtra` without rich."""
-        if importlib.util.find_spec("rich") is None:
-            raise MissingExtra(
-                "tables need rich: pip install 'perdure[cli]', or use --json, which does not"
-            )
+        self.need_tables()
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else _PLAIN_WIDTH

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,17 +13,24 @@ from perdure.app import App
 from perdure.cli.exits import Exit, exit_of
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
-from perdure.cli.target import load_app
+from perdure.cli.target import load_app, naming_the_database
 from perdure.errors import CommandError, RunCancelled, RunFailed, RunNeedsAttention
 
 
 async def start(options: argparse.Namespace, screen: Screen) -> Exit:
     """Start a run without executing it here; with --wait, wait for how it ends."""
     app = load_app(options.target)
-    value = _input(options.input)
+    given = {} if options.input is None else {"input": _input(options.input)}
+    with naming_the_database(app):
+        return await _start(app, given, options, screen)
+
+
+async def _start(
+    app: App, given: Mapping[str, Any], options: argparse.Namespace, screen: Screen
+) -> Exit:
     async with app.connect():
         handle = await app.start(
-            options.function, value, run_id=options.run_id, version=options.version
+            options.function, **given, run_id=options.run_id, version=options.version
         )
         if options.wait:
             return await _wait(app, handle, screen)
@@ -32,7 +40,7 @@ async def start(options: argparse.Namespace, screen: Screen) -> Exit:
         return Exit.OK
 
 
-async def _wait(app: App, handle: RunHandle, screen: Screen) -> Exit:
+async def _wait(app: App, handle: RunHandle[Any], screen: Screen) -> Exit:
     if not (await handle.status()).settled:
         screen.note(f"run {handle.run_id} has started; waiting for its result")
         if not any(worker.alive for worker in await app.store.list_workers()):

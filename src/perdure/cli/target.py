@@ -6,14 +6,43 @@ import os
 import sys
 import traceback
 from argparse import Namespace
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from perdure.app import App
-from perdure.errors import CommandError
+from perdure.errors import (
+    CommandError,
+    SchemaTooNew,
+    StorageBusy,
+    StorageCorrupt,
+    StorageFull,
+    StorageReadOnly,
+)
 
 URL_VARIABLE: Final = "PERDURE_URL"
+
+_UNNAMED: Final = (StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt, SchemaTooNew)
+"""Errors that say what is wrong with a database and not with which one."""
+
+
+@contextlib.asynccontextmanager
+async def looked_into(options: Namespace) -> AsyncGenerator[App]:
+    """Open the store that the options or the environment name, to look at it; it has to exist."""
+    app = store_of(options)
+    with naming_the_database(app):
+        async with app.connect(create=False):
+            yield app
+
+
+@contextlib.contextmanager
+def naming_the_database(app: App) -> Generator[None]:
+    """Say in errors of the storage which database they are about."""
+    try:
+        yield
+    except _UNNAMED as error:
+        raise type(error)(f"{app.url}: {error}") from error
 
 
 def store_of(options: Namespace) -> App:

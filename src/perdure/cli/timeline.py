@@ -6,47 +6,57 @@ from typing import Any, Final
 import msgspec
 
 from perdure.app import App
+from perdure.cli.naming import name_of
+from perdure.cli.operation import Problem, describe_operation, read_problem
 from perdure.cli.runs import describe, state_of, took
-from perdure.cli.sheet import Column, Sheet, plain
-from perdure.cli.words import duration, instant, moment, shortened, size
-from perdure.engine.store import AttemptRow, OperationRow, RunRow
+from perdure.cli.sheet import Column, Sheet, plain, plain_lines
+from perdure.cli.words import SHA256_SHOWN, abridged, duration, instant, moment, shortened, size
+from perdure.engine.store import AttemptRow, OperationRow, RunRow, RunState
 
-_DIGEST_CHARACTERS: Final = 8
 _VALUE_CHARACTERS: Final = 400
 _UNCOUNTED: Final = {None, "lost", "released"}
+_ENDINGS: Final = {"completed": "green", "lost": "red", "failed": "red"}
+_STATUSES: Final = {"failure": "red", "suspended": "yellow"}
 _ATTEMPT_COLUMNS: Final = (
     Column("attempt", number=True),
-    Column("worker"),
-    Column("pid", number=True, dispensable=1),
-    Column("claimed", number=True),
-    Column("ended", number=True),
+    Column("worker", least=8),
+    Column("pid", number=True, dispensable=3),
+    Column("claimed", number=True, dispensable=1),
+    Column("ended", number=True, dispensable=2),
     Column("how"),
     Column("recorded", number=True),
     Column("replayed", number=True),
 )
 _OPERATION_COLUMNS: Final = (
-    Column("operation"),
-    Column("kind", dispensable=4),
-    Column("handler", dispensable=6),
-    Column("outcome", dispensable=1),
-    Column("tries", number=True, dispensable=3),
-    Column("in", number=True, dispensable=5),
-    Column("out", number=True, dispensable=5),
-    Column("digest of in", dispensable=7),
-    Column("at", number=True),
-    Column("took", number=True, dispensable=2),
-    Column("executed in", number=True),
-    Column("replayed in", number=True),
+    Column("operation", least=16),
+    Column("what", least=20),
+    Column("outcome"),
+    Column("at", number=True, dispensable=2),
+    Column("took", number=True, dispensable=1),
+    Column("attempt", number=True),
+    Column("tries", number=True, dispensable=4, spare=True),
+    Column("kind", dispensable=3, spare=True),
+    Column("in", number=True, dispensable=5, spare=True),
+    Column("out", number=True, dispensable=5, spare=True),
+    Column("digest of in", dispensable=6, spare=True),
+    Column("handler", dispensable=7, spare=True),
+    Column("problem", least=40, below=True),
 )
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """A run with its attempts and the operations it recorded, in that order."""
+    """A run with its attempts and its operations, in the order in which they started.
+
+    `problems` say why operations failed. `gone` are the attempts whose worker died or went silent
+    and that nobody has taken over yet.
+    """
 
     row: RunRow
     input_json: bytes
     attempts: Sequence[AttemptRow]
     operations: Sequence[OperationRow]
+    problems: Mapping[tuple[str, int], Problem]
+    gone: frozenset[int]
 
     def recorded(self, generation: int) -> int:
         """Return how many operations an attempt recorded."""
@@ -59,27 +69,42 @@ class Timeline(msgspec.Struct, frozen=True):
         """
         return None if attempt.ending in _UNCOUNTED else attempt.replayed
 
-    def replayers(self, operation: OperationRow) -> list[int]:
-        """Return the attempts that took an operation from the journal.
-
-        That is deduced: they came after it, and got on to record operations or to end the run.
-        """
-        return [
-            attempt.generation
-            for attempt in self.attempts
-            if attempt.generation > operation.generation
-            and (self.replayed(attempt) or self.recorded(attempt.generation))
-        ]
+    def problem(self, operation: OperationRow) -> Problem | None:
+        """Return why an operation failed, or None when it did not."""
+        return self.problems.get((operation.step_id, operation.sequence))
 
 
 async def read_timeline(app: App, run_id: str) -> Timeline:
     """Read a run and all that it recorded; raises `UnknownRun`."""
+    row = await app.find(run_id)
+    operations = await app.store.list_operations(run_id)
+    problems = {
+        (operation.step_id, operation.sequence): problem
+        for operation in operations
+        if (problem := await read_problem(app, run_id, operation)) is not None
+    }
+    gone = await _gone(app, run_id)
+    attempts = await app.store.list_attempts(run_id)
     return Timeline(
-        await app.find(run_id),
+        row,
         await app.store.read_run_input(run_id),
-        await app.store.list_attempts(run_id),
-        await app.store.list_operations(run_id),
+        attempts,
+        sorted(operations, key=lambda operation: operation.started_at),
+        problems,
+        frozenset(
+            attempt.generation
+            for attempt in attempts
+            if attempt.ending is None and attempt.generation in gone
+        ),
     )
+
+
+async def _gone(app: App, run_id: str) -> set[int]:
+    # The attempts are read before the workers, whom their claims then precede, and are read again
+    # by the caller: a worker that retires in between ends its attempts.
+    attempts = await app.store.list_attempts(run_id)
+    alive = {worker.holder for worker in await app.store.list_workers() if worker.alive}
+    return {attempt.generation for attempt in attempts if attempt.holder not in alive}
 
 
 # --- for programs --------------------------------------------------------------------------------
@@ -90,11 +115,15 @@ def document(timeline: Timeline) -> dict[str, Any]:
     return {
         "run": {**describe(timeline.row), "input": msgspec.Raw(timeline.input_json)},
         "attempts": [_attempt(timeline, attempt) for attempt in timeline.attempts],
-        "operations": [_operation(timeline, operation) for operation in timeline.operations],
+        "operations": [
+            describe_operation(timeline.row.run_id, operation, timeline.problem(operation))
+            for operation in timeline.operations
+        ],
     }
 
 
 def _attempt(timeline: Timeline, attempt: AttemptRow) -> dict[str, Any]:
+    alive = attempt.generation not in timeline.gone
     return {
         "attempt": attempt.generation,
         "worker": attempt.worker,
@@ -103,27 +132,9 @@ def _attempt(timeline: Timeline, attempt: AttemptRow) -> dict[str, Any]:
         "claimed_at": instant(attempt.claimed_at),
         "ended_at": instant(attempt.ended_at),
         "ending": attempt.ending,
+        "worker_alive": alive if attempt.ending is None else None,
         "recorded": timeline.recorded(attempt.generation),
         "replayed": timeline.replayed(attempt),
-    }
-
-
-def _operation(timeline: Timeline, operation: OperationRow) -> dict[str, Any]:
-    return {
-        "key": f"{timeline.row.run_id}/{operation.step_id}/{operation.sequence}",
-        "step_id": operation.step_id,
-        "sequence": operation.sequence,
-        "kind": operation.kind,
-        "handler_id": operation.handler_id,
-        "status": operation.status,
-        "tries": operation.attempt,
-        "executed_in": operation.generation,
-        "replayed_in": timeline.replayers(operation),
-        "input_sha256": operation.input_sha256.hex(),
-        "input_bytes": operation.input_bytes,
-        "output_bytes": operation.payload_bytes,
-        "started_at": instant(operation.started_at),
-        "finished_at": instant(operation.finished_at),
     }
 
 
@@ -136,18 +147,31 @@ def headline(timeline: Timeline) -> Any:
 
     row = timeline.row
     text = Text.assemble("run ", (row.run_id, "bold"), "  ", state_of(row))
+    problem = row.problem
     facts = {
         "function": f"{row.function}@{row.version}",
         "created": moment(row.created_at),
         "took": duration(took(row)),
         "input": _value(timeline.input_json),
         "result": "" if row.output_json is None else _value(row.output_json),
-        "problem": "" if row.problem is None else f"{row.problem.type_name}: {row.problem.message}",
+        "problem": "" if problem is None else f"{problem.type_name}: {abridged(problem.message)}",
+        "waits": _what_is_awaited(timeline),
     }
     for name, value in facts.items():
         if value:
             text.append(f"\n  {name:<10}", "dim").append(plain(value))
+    if problem is not None and problem.traceback:
+        lines = plain_lines(problem.traceback.rstrip()).replace("\n", "\n  ")
+        text.append(f"\n\n  {lines}", "dim")
     return text
+
+
+def _what_is_awaited(timeline: Timeline) -> str:
+    row = timeline.row
+    served = f"a worker that serves {row.function}@{row.version}"
+    if row.state is RunState.RUNNING and row.generation in timeline.gone:
+        return f"its worker is gone; {served} takes it over"
+    return f"for {served}" if row.state is RunState.PENDING else ""
 
 
 def attempts_sheet(timeline: Timeline) -> Sheet:
@@ -160,7 +184,7 @@ def attempts_sheet(timeline: Timeline) -> Sheet:
             attempt.pid or "",
             f"+{duration(max(0.0, attempt.claimed_at - start))}",
             "" if attempt.ended_at is None else f"+{duration(attempt.ended_at - start)}",
-            _ending(attempt.ending),
+            _ending(timeline, attempt),
             timeline.recorded(attempt.generation),
             _known(timeline.replayed(attempt)),
         )
@@ -170,27 +194,35 @@ def attempts_sheet(timeline: Timeline) -> Sheet:
 
 
 def operations_sheet(timeline: Timeline, *, without: Sequence[str] = ()) -> Sheet:
-    """Return the operations of a run in the order they were recorded, but for some kinds."""
-    start = timeline.row.created_at
+    """Return the operations of a run in the order they started, but for some kinds."""
     rows = (
-        (
-            f"{operation.step_id}/{operation.sequence}",
-            operation.kind,
-            operation.handler_id,
-            operation.status,
-            operation.attempt,
-            size(operation.input_bytes),
-            size(operation.payload_bytes),
-            operation.input_sha256.hex()[:_DIGEST_CHARACTERS],
-            f"+{duration(max(0.0, operation.started_at - start))}",
-            duration(operation.finished_at - operation.started_at),
-            operation.generation,
-            ", ".join(map(str, timeline.replayers(operation))),
-        )
+        _cells(timeline, operation)
         for operation in timeline.operations
         if operation.kind not in without
     )
     return Sheet("operations", _OPERATION_COLUMNS, rows)
+
+
+def _cells(timeline: Timeline, operation: OperationRow) -> tuple[object, ...]:
+    from rich.text import Text
+
+    problem = timeline.problem(operation)
+    told = "" if problem is None else plain(f"{problem.type_name}: {problem.message}")
+    return (
+        f"{operation.step_id}/{operation.sequence}",
+        name_of(operation),
+        Text(operation.status, _STATUSES.get(operation.status, "")),
+        f"+{duration(max(0.0, operation.started_at - timeline.row.created_at))}",
+        duration(operation.finished_at - operation.started_at),
+        operation.generation,
+        operation.attempt,
+        operation.kind,
+        size(operation.input_bytes),
+        size(operation.payload_bytes),
+        operation.input_sha256.hex()[:SHA256_SHOWN],
+        operation.handler_id,
+        Text(told, "red"),
+    )
 
 
 def _value(data: bytes) -> str:
@@ -201,17 +233,20 @@ def _known(count: int | None) -> str:
     return "?" if count is None else str(count)
 
 
-def _ending(ending: str | None) -> Any:
+def _ending(timeline: Timeline, attempt: AttemptRow) -> Any:
     from rich.text import Text
 
-    styles: Mapping[str, str] = {"completed": "green", "lost": "red", "failed": "red"}
-    return Text("goes on", "blue") if ending is None else Text(ending, styles.get(ending, ""))
+    if attempt.generation in timeline.gone:
+        return Text("worker gone", "red")
+    ending = attempt.ending
+    return Text("goes on", "blue") if ending is None else Text(ending, _ENDINGS.get(ending, ""))
 
 
 def sections(timeline: Timeline) -> Iterator[Any]:
     """Yield all that `show` prints of a run."""
     yield headline(timeline)
     yield ""
-    yield attempts_sheet(timeline)
-    yield ""
-    yield operations_sheet(timeline)
+    if timeline.attempts:
+        yield attempts_sheet(timeline)
+        yield ""
+    yield operations_sheet(timeline) if timeline.operations else "nothing recorded yet"

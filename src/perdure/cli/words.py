@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +16,10 @@ STYLES: Final = {
 }
 """The colour of each state of a run."""
 
+SHA256_SHOWN: Final = 12
+"""How many hex characters of a digest people get to see."""
+
+_digests: Final = re.compile(rf"\b([0-9a-f]{{{SHA256_SHOWN}}})[0-9a-f]{{{64 - SHA256_SHOWN}}}\b")
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -58,6 +63,11 @@ def size(count: int) -> str:
 def shortened(text: str, limit: int) -> str:
     """Return text of at most `limit` characters, with an ellipsis where it was cut."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def abridged(message: str) -> str:
+    """Return a message for people, with every SHA-256 digest in it cut to its beginning."""
+    return _digests.sub(r"\1…", message)
 
 
 def number_of(count: int, noun: str) -> str:

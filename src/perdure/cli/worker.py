@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
-import time
 from typing import Any
 
 import msgspec
@@ -13,14 +11,16 @@ import msgspec
 from perdure import WorkerOptions
 from perdure.app import App
 from perdure.cli.exits import Exit
+from perdure.cli.log import logged
 from perdure.cli.screen import Screen
-from perdure.cli.target import load_app
+from perdure.cli.target import load_app, naming_the_database
+from perdure.cli.words import number_of
 from perdure.errors import CommandError
 
 _COUNTS = {
-    "runs_claimed": "perdure_run_claimed_total",
-    "operations_executed": "perdure_operation_executed_total",
-    "operations_replayed": "perdure_operation_replayed_total",
+    "runs_claimed": ("perdure_run_claimed_total", "run", "claimed"),
+    "operations_executed": ("perdure_operation_executed_total", "operation", "executed"),
+    "operations_replayed": ("perdure_operation_replayed_total", "operation", "replayed"),
 }
 
 
@@ -31,19 +31,16 @@ async def work(options: argparse.Namespace, screen: Screen) -> Exit:
         raise CommandError(
             f"{options.target} has no run functions; register some with @app.run(version=1)"
         )
-    _log_to_stderr()
     app.worker = _options(app.worker, options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, number, stop, screen)
-    async with app:
-        _say_serving(app, screen)
-        await stop.wait()
-    counts = {name: app.observer.counts[counter] for name, counter in _COUNTS.items()}
-    screen.document({"event": "stopped", "name": app.worker.name, "counts": counts})
-    words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-    screen.line(f"worker {app.worker.name} has stopped: {words}")
+    with logged(quiet=options.quiet), naming_the_database(app):
+        async with app:
+            _say_serving(app, screen)
+            await stop.wait()
+    _say_stopped(app, screen)
     return Exit.OK
 
 
@@ -68,7 +65,19 @@ def _say_serving(app: App, screen: Screen) -> None:
         }
     )
     served = ", ".join(f"{name}@{version}" for name, version in app.functions)
-    screen.line(f"worker {app.worker.name} (pid {os.getpid()}) serves {served} from {app.url}")
+    screen.line(f"{_title(app)} (pid {os.getpid()}) serves {served} from {app.url}")
+
+
+def _say_stopped(app: App, screen: Screen) -> None:
+    counts = {name: app.observer.counts[counter] for name, (counter, _, _) in _COUNTS.items()}
+    screen.document({"event": "stopped", "name": app.worker.name, "counts": counts})
+    words = (f"{number_of(counts[name], noun)} {done}" for name, (_, noun, done) in _COUNTS.items())
+    screen.line(f"{_title(app)} has stopped: {', '.join(words)}")
+
+
+def _title(app: App) -> str:
+    name = app.worker.name
+    return name if name.startswith("worker") else f"worker {name}"
 
 
 def _stop(number: signal.Signals, stop: asyncio.Event, screen: Screen) -> None:
@@ -77,11 +86,3 @@ def _stop(number: signal.Signals, stop: asyncio.Event, screen: Screen) -> None:
         os._exit(128 + number)
     stop.set()
     screen.note(f"{number.name}: giving the runs back; once more ends the process at once")
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(handlers=[handler], level=logging.INFO)

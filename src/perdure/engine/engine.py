@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from perdure.canonical import decode, encode
 from perdure.engine.registry import Function, Registry, RunFunction
@@ -19,17 +19,19 @@ from perdure.errors import (
 )
 from perdure.ids import check_identifier, new_run_id
 from perdure.observe import log
-from perdure.perform import Ports
+from perdure.ports import Ports
+
+T = TypeVar("T")
 
 
-class RunHandle:
-    """A run that was started, here or anywhere."""
+class RunHandle(Generic[T]):
+    """A run that was started, here or anywhere; its result is a JSON value."""
 
     def __init__(self, engine: Engine, run_id: str) -> None:
         self.run_id = run_id
         self._engine = engine
 
-    async def result(self) -> Any:
+    async def result(self) -> T:
         """Wait for the run to end and return what its function returned.
 
         Raises `RunFailed`, `RunCancelled`, or `RunNeedsAttention` when a person has to act first.
@@ -66,11 +68,19 @@ class Engine:
         self._waiting: dict[str, list[asyncio.Future[RunEnd]]] = {}
         self._ticks: asyncio.Task[None] | None = None
 
-    async def open(self, *, work: bool) -> None:
-        """Begin to watch the store and, with `work`, to execute runs."""
+    async def open(self, *, work: bool, only_started: bool = False) -> None:
+        """Begin to watch the store and, with `work`, to execute runs.
+
+        With `only_started`, only those that this engine is asked to start.
+        """
         if work:
             self._worker = Worker(
-                self.store, self._ports, self._registry, self._options, self._settle
+                self.store,
+                self._ports,
+                self._registry,
+                self._options,
+                self._settle,
+                only_started=only_started,
             )
             await self._worker.open()
         self._ticks = asyncio.create_task(self._tick_for_ever(), name="perdure engine")
@@ -88,17 +98,19 @@ class Engine:
                 await self._worker.close()
         finally:
             await self.store.close()
+            if self._ports.threads is not None:
+                self._ports.threads.shutdown(wait=False)
 
     async def start(
         self, function: Function | str, value: Any, run_id: str | None, version: int | None
-    ) -> RunHandle:
+    ) -> RunHandle[Any]:
         """Write a run, or find the one that this id already names.
 
         Durable when it returns: the run, fsynced.
         """
         registered = self._registered(function, version)
-        input_json = encode(value, what="input")
         run_id = new_run_id() if run_id is None else check_identifier(run_id, "run id")
+        input_json = encode(registered.input_of(value), what="input")
         run = NewRun(
             run_id, registered.name, registered.version, input_json, self._ports.clock.now()
         )
@@ -108,6 +120,7 @@ class Engine:
             started = await self._worker.start(run)
         if not started.created:
             _check_same(started.row, run)
+            self._warn_if_unserved(started.row)
         else:
             self._ports.observer.count("perdure_run_started_total")
         return RunHandle(self, run_id)
@@ -131,7 +144,8 @@ class Engine:
                     code=problem.code,
                     type_name=problem.type_name,
                     message=problem.message,
-                )
+                    traceback=problem.traceback,
+                ) from end.cause
 
     async def find(self, run_id: str) -> RunRow:
         """Return a run as it stands; raises `UnknownRun`."""
@@ -210,6 +224,17 @@ class Engine:
             waiting.remove(future)
         if not waiting:
             self._waiting.pop(run_id, None)
+
+    def _warn_if_unserved(self, row: RunRow) -> None:
+        served = (row.function, row.version) in self._registry.served()
+        if self._worker is not None and not served and not row.state.settled:
+            log.warning(
+                "run %s waits for a worker that serves %s@%s, which this one does not: keep the old"
+                " version registered until its runs have ended",
+                row.run_id,
+                row.function,
+                row.version,
+            )
 
     def _registered(self, function: Function | str, version: int | None) -> RunFunction:
         if isinstance(function, str):

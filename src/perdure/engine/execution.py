@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import Any
+import threading
+import traceback
+from typing import Final
 
 from perdure.canonical import decode, encode
 from perdure.context import Context
 from perdure.engine.registry import RunFunction
 from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
-from perdure.errors import LeaseLost, RunParked
+from perdure.errors import LeaseLost, RunParked, RunStopped, UnaskedOperation
 from perdure.journal.failures import failure_of
 from perdure.perform import Performer
+
+_TRACEBACK_CHARACTERS: Final = 8192
 
 
 class StopReason(enum.Enum):
@@ -29,15 +33,28 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.reason: StopReason | None = None
         self._function = function
+        self._performer: Performer | None = None
         self._calling = False
+        self._cancelled = False
 
     def stop(self, reason: StopReason) -> None:
         """Cancel the run's code; the first reason stands, except that a loss beats them all."""
         if self.reason is None or reason is StopReason.LOST:
             self.reason = reason
+        self._cancel()
+
+    def drain(self) -> None:
+        """Let operations under way end and be recorded, then stop the run's code to go on later."""
+        if self.reason is None:
+            self.reason = StopReason.CLOSING
+        if self._performer is not None:
+            self._performer.activity.stop(self._cancel)
+
+    def _cancel(self) -> None:
         # Only the code is cancelled, and not what reads its journal or writes how it ended. A
         # task that is cancelled before its first step would not even clean up.
         if self.task is not None and self._calling:
+            self._cancelled = True
             self.task.cancel()
 
     async def run(self, performer: Performer) -> RunEnd | None:
@@ -46,8 +63,9 @@ class Execution:
         Returns None when this worker may write nothing about it: it lost the run, or it closes
         and gives the run back. Raises the `StorageError` of a store that refused an operation.
         """
+        self._performer = performer
         end = self._stopped() if self.reason is not None else await self._call_to_end(performer)
-        await performer.settle()
+        await performer.activity.settle()
         if performer.lost or self.reason is StopReason.LOST:
             return None
         if performer.refused is not None:
@@ -56,9 +74,13 @@ class Execution:
             if self.reason is StopReason.CANCELLED:
                 return RunEnd(RunState.CANCELLED)
             return _ended(RunState.NEEDS_ATTENTION, performer.parked)
-        if self.reason is StopReason.CLOSING and end is not None and end.state is RunState.FAILED:
-            # Nobody can tell what failed by itself from what failed because it was cut short.
+        if self.reason is StopReason.CLOSING and (
+            self._cancelled or performer.activity.interrupted
+        ):
+            # Cut short, the code came to an end that is none: the run goes on elsewhere.
             return None
+        if end is not None and end.state is RunState.COMPLETED and (keys := performer.unasked()):
+            return _ended(RunState.NEEDS_ATTENTION, UnaskedOperation(self.claim.fence.run_id, keys))
         return end
 
     async def _call_to_end(self, performer: Performer) -> RunEnd | None:
@@ -70,12 +92,18 @@ class Execution:
         except RunParked as parked:
             performer.park(parked.cause)
             return None
-        except LeaseLost:
+        except (LeaseLost, RunStopped):
             return None
-        except (KeyboardInterrupt, GeneratorExit):
+        except GeneratorExit:
             raise
+        except KeyboardInterrupt as interrupt:
+            # In the main thread it is a person's; in any other, the run's own code raised it.
+            if threading.current_thread() is threading.main_thread():
+                raise
+            return _ended(RunState.FAILED, interrupt)
         except BaseExceptionGroup as group:
-            return None if _holds(group, LeaseLost) else _ended(RunState.FAILED, group)
+            signalled = group.subgroup((LeaseLost, RunStopped)) is not None
+            return None if signalled else _ended(RunState.FAILED, group)
         except BaseException as error:  # noqa: BLE001 - whatever a run raises is how it ends
             return _ended(RunState.FAILED, error)
         finally:
@@ -104,9 +132,12 @@ class Execution:
 
 def _ended(state: RunState, error: BaseException) -> RunEnd:
     failure = failure_of(error)
-    problem = RunProblem(failure.error_name, failure.type_name, failure.message)
-    return RunEnd(state, problem=problem)
+    where = _traceback(error) if state is RunState.FAILED else ""
+    problem = RunProblem(failure.error_name, failure.type_name, failure.message, where)
+    return RunEnd(state, problem=problem, cause=error)
 
 
-def _holds(group: BaseExceptionGroup[Any], kind: type[BaseException]) -> bool:
-    return group.subgroup(kind) is not None
+def _traceback(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text[-_TRACEBACK_CHARACTERS:]

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from perdure.errors import InvalidFunction, InvalidInvocation, UnknownFunction
+from perdure.errors import InvalidFunction, InvalidInvocation, InvalidPayload, UnknownFunction
 from perdure.ids import check_identifier
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class Nothing(enum.Enum):
+    """What stands for an input that was not given."""
+
+    NOTHING = "nothing"
+
+
+NOTHING: Final = Nothing.NOTHING
 
 
 class RunFunction(msgspec.Struct, frozen=True):
@@ -19,6 +29,17 @@ class RunFunction(msgspec.Struct, frozen=True):
     version: int
     function: Function
     takes_input: bool
+
+    def input_of(self, value: Any) -> Any:
+        """Return the input of a run of this function; raises `InvalidPayload`."""
+        if self.takes_input and value is NOTHING:
+            raise InvalidPayload(f"{self.name} takes an input: pass it, None if that is it")
+        if not self.takes_input and value is not NOTHING and value is not None:
+            raise InvalidPayload(
+                f"{self.name} takes (context) and no input: declare it as {self.name}(context,"
+                " input), or start it without"
+            )
+        return None if value is NOTHING else value
 
     def call(self, context: object, value: Any) -> Coroutine[Any, Any, Any]:
         """Call the function with a run's context and, if it takes one, its input."""

@@ -32,11 +32,15 @@ class RunState(enum.StrEnum):
 
 
 class RunProblem(msgspec.Struct, frozen=True):
-    """Why a run failed or needs attention."""
+    """Why a run failed or needs attention.
+
+    `traceback` is where, as Python prints it and cut to its end; empty where there is none.
+    """
 
     code: str
     type_name: str
     message: str
+    traceback: str = ""
 
 
 class NewRun(msgspec.Struct, frozen=True):
@@ -91,13 +95,17 @@ class StartedRun(msgspec.Struct, frozen=True):
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How an execution of a run ended, with what it executed and what it replayed."""
+    """How an execution of a run ended, with what it executed and what it replayed.
+
+    `cause` is the exception that ended it, where that happened in this process; it is not stored.
+    """
 
     state: RunState
     output_json: bytes | None = None
     problem: RunProblem | None = None
     executed: int = 0
     replayed: int = 0
+    cause: BaseException | None = None
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -181,11 +189,16 @@ class RunStore(JournalStore, Protocol):
         ...
 
     async def claim_runs(
-        self, holder: str, served: Sequence[tuple[str, int]], limit: int
+        self,
+        holder: str,
+        served: Sequence[tuple[str, int]],
+        limit: int,
+        only: Sequence[str] | None = None,
     ) -> Sequence[ClaimedRun]:
         """Take up to `limit` runs that wait for a worker, oldest first.
 
-        `served` are the function names and versions that the worker can run.
+        `served` are the function names and versions that the worker can run, `only` the run ids
+        that it wants, or None for any.
         Durable when it returns: the claims, fsynced.
         """
         ...
@@ -216,7 +229,10 @@ class RunStore(JournalStore, Protocol):
         ...
 
     async def resume_run(self, run_id: str) -> RunRow | None:
-        """Make a run that needs attention wait for a worker again; None for an unknown run.
+        """Make a run that failed or needs attention wait for a worker again.
+
+        Returns the run as it is then, or None for an unknown run; in another state it stays as it
+        is.
 
         Durable when it returns: the new state, fsynced.
         """

@@ -12,12 +12,21 @@ import msgspec
 from perdure.engine.execution import Execution, StopReason
 from perdure.engine.lease import Lease
 from perdure.engine.registry import Registry
-from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunStore, StartedRun, WorkerNews
-from perdure.errors import LeaseLost, StorageError
+from perdure.engine.store import (
+    ClaimedRun,
+    NewRun,
+    RunEnd,
+    RunState,
+    RunStore,
+    StartedRun,
+    WorkerNews,
+)
+from perdure.errors import InvalidOptions, LeaseLost, StorageError
 from perdure.fence import Fence
 from perdure.journal.store import Journal
 from perdure.observe import log
-from perdure.perform import Performer, Ports
+from perdure.perform import Performer
+from perdure.ports import Ports
 
 _RETRY_SECONDS: Final = 0.25
 _PATIENCE_SECONDS: Final = 5.0
@@ -29,7 +38,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     `name` shows up in timelines and need not be unique. `concurrency` bounds the runs that it
     executes at once. `lease_seconds` is how long its runs stay its own when it stops answering
     without having died; a death on the same host is noticed at once, within `sweep_seconds`.
-    `poll_seconds` is how often it looks for work that another process wrote.
+    `poll_seconds` is how often it looks for work that another process wrote. When it closes,
+    operations under way have `drain_seconds` to end and be recorded before they are cancelled.
     """
 
     name: str = "worker"
@@ -37,6 +47,18 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 15.0
     sweep_seconds: float = 0.25
     poll_seconds: float = 0.05
+    drain_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no worker can do: `InvalidOptions`."""
+        if self.concurrency < 1:
+            raise InvalidOptions(f"a worker's concurrency is 1 or more, not {self.concurrency!r}")
+        for name in ("sweep_seconds", "drain_seconds"):
+            if not getattr(self, name) >= 0:
+                raise InvalidOptions(f"a worker's {name} is 0 or more, not {getattr(self, name)!r}")
+        for name in ("lease_seconds", "poll_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidOptions(f"a worker's {name} is over 0, not {getattr(self, name)!r}")
 
 
 class Worker:
@@ -49,6 +71,8 @@ class Worker:
         registry: Registry,
         options: WorkerOptions,
         settled: Callable[[str, RunEnd], None],
+        *,
+        only_started: bool = False,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -57,6 +81,7 @@ class Worker:
         self._clock = ports.clock
         self._observer = ports.observer
         self._settled = settled
+        self._wanted: set[str] | None = set() if only_started else None
         self._lease: Lease | None = None
         self._executions: dict[str, Execution] = {}
         self._claiming = 0
@@ -116,6 +141,9 @@ class Worker:
 
         Durable when it returns: the run and its claim, fsynced.
         """
+        if self._wanted is not None:
+            self._wanted.add(run.run_id)
+            self._backlog = True
         holder = self._holder
         if holder is None:
             return await self._store.start_run(run, None)
@@ -127,6 +155,14 @@ class Worker:
 
     def _begin(self, claim: ClaimedRun) -> None:
         self._observer.count("perdure_run_claimed_total")
+        log.info(
+            "run %s: %s %s@%s, attempt %s",
+            claim.fence.run_id,
+            "goes on with" if claim.recovered else "starts",
+            claim.function,
+            claim.version,
+            claim.fence.generation,
+        )
         function = self._registry.find(claim.function, claim.version)
         execution = Execution(claim, function)
         self._executions[claim.fence.run_id] = execution
@@ -143,6 +179,7 @@ class Worker:
         Durable when it returns: the release, fsynced.
         """
         self._closing = True
+        await self._drain()
         for execution in list(self._executions.values()):
             execution.stop(StopReason.CLOSING)
         await self._wait_for_executions()
@@ -155,6 +192,13 @@ class Worker:
                 await self._store.retire_worker(lease.holder)
             except StorageError as error:
                 log.warning("worker %s leaves its runs to its lease's end: %s", lease.holder, error)
+
+    async def _drain(self) -> None:
+        for execution in list(self._executions.values()):
+            execution.drain()
+        tasks = [entry.task for entry in self._executions.values() if entry.task]
+        if tasks and self._options.drain_seconds:
+            await asyncio.wait(tasks, timeout=self._options.drain_seconds)
 
     async def _wait_for_executions(self) -> None:
         # Without a limit: a run that were given back while its code still acts would act twice.
@@ -170,7 +214,8 @@ class Worker:
             return
         limit = self._free
         with self._places(limit):
-            claims = await self._store.claim_runs(holder, self._registry.served(), limit)
+            only = None if self._wanted is None else sorted(self._wanted)
+            claims = await self._store.claim_runs(holder, self._registry.served(), limit, only)
             self._backlog = len(claims) == limit
             for claim in claims:
                 self._begin(claim)
@@ -205,11 +250,14 @@ class Worker:
             log.error("run %s stops here, to go on later: %s", run_id, error, exc_info=unexpected)
             await self._give_back(claim)
         else:
-            if end is None:
-                if execution.reason is not StopReason.CLOSING:
-                    self._observer.count("perdure_lease_lost_total")
-            else:
+            if end is not None:
+                _tell(run_id, end)
                 self._settled(run_id, end)
+            elif execution.reason is StopReason.CLOSING:
+                log.info("run %s: given back, to go on later", run_id)
+            else:
+                self._observer.count("perdure_lease_lost_total")
+                log.warning("run %s: this worker does not own it any more", run_id)
         finally:
             if self._executions.get(run_id) is execution:
                 del self._executions[run_id]
@@ -288,3 +336,14 @@ class Worker:
     def _call_loop(self, callback: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback)
+
+
+def _tell(run_id: str, end: RunEnd) -> None:
+    message = "" if end.problem is None else f": {end.problem.type_name}: {end.problem.message}"
+    match end.state:
+        case RunState.FAILED:
+            log.error("run %s: failed%s", run_id, message, exc_info=end.cause)
+        case RunState.NEEDS_ATTENTION:
+            log.error("run %s: needs attention%s", run_id, message)
+        case _:
+            log.info("run %s: %s", run_id, end.state.value)

@@ -1,8 +1,20 @@
 from __future__ import annotations
 
+from typing import Final
+
 from perdure.errors import ReplayMismatch
-from perdure.journal.invocation import Invocation
+from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, JournalRow, TimerRow
+
+_OWED: Final = frozenset(
+    kind.value
+    for kind in (
+        OperationKind.MODEL_REQUEST,
+        OperationKind.MODEL_STREAM,
+        OperationKind.TOOL_CALL,
+        OperationKind.MCP_REQUEST,
+    )
+)
 
 
 class Replay:
@@ -15,6 +27,9 @@ class Replay:
     def __init__(self, journal: Journal) -> None:
         self._rows = {(row.step_id, row.sequence): row for row in journal.rows}
         self._timers = {(row.step_id, row.sequence): row for row in journal.timers}
+        self._unasked = {
+            key for key, row in self._rows.items() if row.kind in _OWED and not row.nested
+        }
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -28,9 +43,11 @@ class Replay:
 
         Raises `ReplayMismatch` when the key was recorded for something else.
         """
-        row = self._rows.get((invocation.step_id, invocation.sequence))
+        key = (invocation.step_id, invocation.sequence)
+        row = self._rows.get(key)
         if row is not None:
             _check(row, invocation, input_sha256)
+            self._unasked.discard(key)
         return row
 
     def find_timer(self, invocation: Invocation, input_sha256: bytes) -> TimerRow | None:
@@ -46,6 +63,14 @@ class Replay:
     def timer(self, step_id: str, sequence: int) -> TimerRow | None:
         """Return the delay under way under a key, whatever it was begun with, or None."""
         return self._timers.get((step_id, sequence))
+
+    def unasked(self) -> list[tuple[str, int]]:
+        """Return what earlier executions recorded and this one has not asked for, sorted.
+
+        Only what the code itself asks for: what was performed below another operation is
+        answered by that one, and events and delays come and go with it.
+        """
+        return sorted(self._unasked)
 
     def count(self, step_id: str) -> int:
         """Return how many of the sequences 1, 2, 3, … of a step were recorded or begun."""

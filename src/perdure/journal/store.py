@@ -30,6 +30,7 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     payload: bytes | None
     attempt: int
     finished_at: float
+    nested: bool
 
 
 class TimerRow(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +56,8 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     """A record to be written.
 
     `cuts` are ascending offsets into the input at which a store may split it, so that inputs with
-    equal beginnings share what they have in common.
+    equal beginnings share what they have in common. `nested` tells that it was performed below
+    another operation, which stands for it once that one is recorded.
     """
 
     invocation: Invocation
@@ -64,6 +66,7 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     started_at: float
     finished_at: float
+    nested: bool
     cuts: tuple[int, ...] = ()
 
 
@@ -94,6 +97,7 @@ def row_of(record: NewRecord, largest: int) -> JournalRow:
         payload if len(payload) <= largest else None,
         record.attempt,
         record.finished_at,
+        record.nested,
     )
 
 

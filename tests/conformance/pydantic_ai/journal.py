@@ -12,7 +12,8 @@ from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import Journal, JournalRow, NewRecord, TimerRow, pack_outcome
 from perdure.observe import Observer
-from perdure.perform import Performer, Ports
+from perdure.perform import Performer
+from perdure.ports import Ports
 
 T = TypeVar("T")
 
@@ -114,4 +115,5 @@ class MemoryJournal:
             payload,
             record.attempt,
             record.finished_at,
+            record.nested,
         )

@@ -1,6 +1,16 @@
 from __future__ import annotations
 
-from perdure.adapters.pydantic_ai.backend import ToolConfig
-from perdure.adapters.pydantic_ai.capability import Durable
+from perdure.errors import MissingExtra
+
+try:
+    from perdure.adapters.pydantic_ai.backend import ToolConfig
+    from perdure.adapters.pydantic_ai.capability import Durable
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in {"pydantic_ai", "pydantic_core"}:
+        raise
+    raise MissingExtra(
+        f"durable agents need Pydantic AI, and there is no {error.name}: pip install"
+        " 'perdure[pydantic-ai]'"
+    ) from error
 
 __all__ = ["Durable", "ToolConfig"]

@@ -137,6 +137,7 @@ def _record_row(fence: Fence, record: NewRecord, tail: bytes) -> dict[str, Any]:
         "input_bytes": len(invocation.input_json),
         "status": status,
         "attempt": record.attempt,
+        "nested": record.nested,
         "started_at": record.started_at,
         "finished_at": record.finished_at,
         "input_piece": None,
@@ -153,11 +154,21 @@ def _fence(fence: Fence) -> dict[str, Any]:
 
 
 def _journal_row(row: tuple[Any, ...]) -> JournalRow:
-    step_id, sequence, kind, handler_id, digest, status, attempt, at, packing, payload = row
+    step_id, sequence, kind, handler_id, digest, status, *rest, packing, payload = row
+    attempt, finished_at, nested = rest
     if payload is not None and packing != pieces.PLAIN:
         payload = pieces.unpack(packing, payload)
     return JournalRow(
-        step_id, unsigned(sequence), kind, handler_id, digest, status, payload, attempt, at
+        step_id,
+        unsigned(sequence),
+        kind,
+        handler_id,
+        digest,
+        status,
+        payload,
+        attempt,
+        finished_at,
+        bool(nested),
     )
 
 

@@ -62,17 +62,22 @@ class SqliteRuns:
         return StartedRun(_started_row(row), created=True, claimed=claimed)
 
     async def claim_runs(
-        self, holder: str, served: Sequence[tuple[str, int]], limit: int
+        self,
+        holder: str,
+        served: Sequence[tuple[str, int]],
+        limit: int,
+        only: Sequence[str] | None = None,
     ) -> Sequence[ClaimedRun]:
-        """Take up to `limit` waiting runs that are served, oldest first.
+        """Take up to `limit` waiting runs that are served, oldest first; of `only`, if given.
 
         Durable when it returns: the claims, fsynced.
         """
         names = _served(served)
-        if self._db.read("any_waiting", served=names) == [(0,)]:
+        ids = None if only is None else msgspec.json.encode(only).decode()
+        if self._db.read("any_waiting", served=names, only=ids) == [(0,)]:
             return []
         now = self._db.clock.now()
-        row = {"holder": holder, "served": names, "limit": limit, "now": now}
+        row = {"holder": holder, "served": names, "limit": limit, "now": now, "only": ids}
 
         def job(connection: sqlite3.Connection) -> list[ClaimedRun]:
             claims: list[ClaimedRun] = []

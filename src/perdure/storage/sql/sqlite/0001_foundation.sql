@@ -71,6 +71,7 @@ CREATE TABLE records (
   status TEXT NOT NULL,
   attempt INTEGER NOT NULL,
   generation INTEGER NOT NULL,
+  nested INTEGER NOT NULL,
   started_at REAL NOT NULL,
   finished_at REAL NOT NULL,
   input_piece INTEGER,

@@ -46,15 +46,17 @@ SELECT state, count(*) FROM runs GROUP BY state;
 -- name: any_waiting
 -- Whether any run waits for a worker that serves :served.
 SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'pending'
-               AND function || '@' || version IN (SELECT value FROM json_each(:served)));
+               AND function || '@' || version IN (SELECT value FROM json_each(:served))
+               AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only))));
 
 -- name: claim_runs
--- Take the oldest waiting runs that this worker can serve.
+-- Take the oldest waiting runs that this worker can serve; :only null means any.
 UPDATE runs SET state = 'running', holder = :holder, generation = generation + 1,
                 started_at = COALESCE(started_at, :now)
 WHERE run_number IN (
   SELECT run_number FROM runs WHERE state = 'pending'
   AND function || '@' || version IN (SELECT value FROM json_each(:served))
+  AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
   AND EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
   ORDER BY run_number LIMIT :limit)
 RETURNING run_number, run_id, generation, function, version, input, started_at;
@@ -96,9 +98,9 @@ UPDATE runs SET cancel_requested = 1,
 WHERE run_id = :run_id AND state IN ('pending', 'running', 'needs_attention');
 
 -- name: resume_run
--- Make a run that needs attention wait for a worker again.
+-- Make a run that failed or needs attention wait for a worker again.
 UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL
-WHERE run_id = :run_id AND state = 'needs_attention';
+WHERE run_id = :run_id AND state IN ('needs_attention', 'failed');
 
 -- name: insert_worker
 -- Make a worker known, with its lease.
@@ -161,10 +163,10 @@ WHERE runs.run_id = :run_id ORDER BY attempts.generation;
 -- name: append_record
 -- Write a record under the run's fence.
 INSERT INTO records (run_number, step_id, sequence, kind, handler_id, input_sha256, input_bytes,
-                     status, attempt, generation, started_at, finished_at, input_piece,
+                     status, attempt, generation, nested, started_at, finished_at, input_piece,
                      input_packing, input_tail, payload_packing, payload_bytes, payload)
 SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input_bytes,
-       :status, :attempt, :generation, :started_at, :finished_at, :input_piece,
+       :status, :attempt, :generation, :nested, :started_at, :finished_at, :input_piece,
        :input_packing, :input_tail, :payload_packing, :payload_bytes, :payload
 FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
 
@@ -187,7 +189,7 @@ AND step_id = :step_id AND sequence = :sequence;
 
 -- name: read_records
 -- All that a run recorded, in no order; a payload over :largest bytes comes as null.
-SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, finished_at,
+SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, finished_at, nested,
        payload_packing, CASE WHEN payload_bytes <= :largest THEN payload END
 FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id);
 

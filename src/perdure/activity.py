@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from perdure.errors import DuplicateOperation
+
+Place: TypeAlias = tuple[str, int]
+"""The step id and the sequence of an operation within its run."""
+
+
+class Activity:
+    """What an execution of a run has under way, and whether it may begin more."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self.interrupted = False
+        self._live: dict[Place, asyncio.Task[Any]] = {}
+        self._done: set[Place] = set()
+        self._acting = 0
+        self._stopping = False
+        self._when_quiet: Callable[[], None] | None = None
+
+    @contextmanager
+    def live(self, place: Place) -> Generator[None]:
+        """Count an operation as under way; raises `DuplicateOperation` for one that was before."""
+        if place in self._live or place in self._done:
+            raise DuplicateOperation(
+                f"operation {self._run_id}/{place[0]}/{place[1]} is asked for twice in one execution; an identity"
+                " names one place in the code: give the second one its own"
+            )
+        self._live[place] = this_task()
+        try:
+            yield
+        finally:
+            del self._live[place]
+
+    @contextmanager
+    def act(self) -> Generator[None]:
+        """Count a handler as under way, until what it came to is recorded."""
+        self._acting += 1
+        try:
+            yield
+        finally:
+            self._acting -= 1
+            if not self._acting and self._when_quiet is not None:
+                self._when_quiet()
+
+    def done(self, place: Place) -> None:
+        """Remember that an operation was recorded by this execution."""
+        self._done.add(place)
+
+    def beside(self, place: Place | None = None) -> bool:
+        """Return whether other operations than this one are under way."""
+        return len(self._live) > (place in self._live)
+
+    def refuses(self, *, nested: bool) -> bool:
+        """Return whether an operation may not begin, because the execution is stopping.
+
+        What a handler under way asks for below itself is still done, so that it can end.
+        """
+        refused = self._stopping and not (nested and self._acting > 0)
+        # Remembered, because code that swallows the refusal comes to an end that is none.
+        self.interrupted = self.interrupted or refused
+        return refused
+
+    def stop(self, when_quiet: Callable[[], None]) -> None:
+        """Begin nothing more; call `when_quiet` once no handler is under way."""
+        self._stopping = True
+        if self._acting:
+            self._when_quiet = when_quiet
+        else:
+            when_quiet()
+
+    async def settle(self) -> None:
+        """End what the code of the run left behind when it ended itself.
+
+        Its operations are cancelled and waited for, and further ones are refused: a run that has
+        ended, or that another worker goes on with, must not act any more.
+        """
+        self._stopping = True
+        here = asyncio.current_task()
+        while left := {task for task in self._live.values() if task is not here}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
+
+def this_task() -> asyncio.Task[Any]:
+    """Return the task that is running."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
