@@ -198,7 +198,7 @@ def test_a_run_is_cancelled_once(cli: Cli) -> None:
     cli("start", "shop:app", "double", "1", "--id", "one")
     where = ("--app", "shop:app")
     assert cli("cancel", "one", *where) == (0, "run one is cancelled\n", "")
-    again = (1, "run one had ended before: it is cancelled\n", "")
+    again = (1, "run one is cancelled already; nothing was done\n", "")
     assert cli("cancel", "one", *where) == again
     assert document(cli("cancel", "one", *where, "--json"), 1)["state"] == "cancelled"
     assert cli("start", "shop:app", "double", "1", "--id", "one", "--wait")[0] == 5
@@ -239,7 +239,7 @@ def test_a_finished_run_is_not_cancelled(cli: Cli) -> None:
     cli("start", "shop:app", "double", "1", "--id", "one")
     work_off("completed")
     code, out, _ = cli("cancel", "one", "--app", "shop:app")
-    assert (code, out) == (1, "run one had ended before: it is completed\n")
+    assert (code, out) == (1, "run one is completed already; nothing was done\n")
 
 
 def test_a_worker_stops_at_a_signal_and_gives_its_runs_back(cli: Cli) -> None:

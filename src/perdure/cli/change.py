@@ -18,15 +18,13 @@ async def cancel(options: argparse.Namespace, screen: Screen) -> Exit:
         before = await app.find(options.run_id)
         await app.handle(options.run_id).cancel()
         row = await app.find(options.run_id)
-    if before.state.final:
-        return _say(screen, before, f"had ended before: it is {before.state}", Exit.NOT_WELL)
     match row.state:
-        case RunState.CANCELLED:
+        case RunState.CANCELLED if not before.state.ended:
             return _say(screen, row, "is cancelled")
         case RunState.RUNNING:
             return _say(screen, row, "is running; its worker has been asked to cancel it")
         case _:
-            return _say(screen, row, f"ended just before: it is {row.state}", Exit.NOT_WELL)
+            return _say(screen, row, f"is {row.state} already; nothing was done", Exit.NOT_WELL)
 
 
 async def resume(options: argparse.Namespace, screen: Screen) -> Exit:

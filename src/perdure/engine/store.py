@@ -11,7 +11,10 @@ from perdure.journal.store import JournalStore
 
 
 class RunState(enum.StrEnum):
-    """Where a run stands; the last three are final, but for `needs_attention` a person can act."""
+    """Where a run stands.
+
+    A person may resume a run that failed or needs attention; the other two ends are final.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
@@ -26,8 +29,8 @@ class RunState(enum.StrEnum):
         return self not in {RunState.PENDING, RunState.RUNNING}
 
     @property
-    def final(self) -> bool:
-        """Whether the run can never change again."""
+    def ended(self) -> bool:
+        """Whether the run came to an end, well or not."""
         return self in {RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED}
 
 
