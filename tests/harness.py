@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from perdure.clock import Clock, SystemClock
 from perdure.engine.store import AttemptRow, NewRun, OperationRow
 from perdure.fence import Fence
 from perdure.journal import Invocation, OperationKind, Outcome, Success
+from perdure.journal.digest import Digester
 from perdure.journal.store import NewRecord
 from perdure.observe import Observer
 from perdure.storage.sqlite import SqliteStorage
@@ -148,11 +148,12 @@ class Stored:
         fence = fence or self.fence
         kind = OperationKind.MODEL_REQUEST
         invocation = Invocation(fence.run_id, step_id, sequence, kind, "model", document)
-        digest = hashlib.sha256(document).digest()
+        digests = Digester().digest(step_id, document, cuts)
         outcome = outcome or Success(b"1")
-        await self.store.append_record(
-            fence, NewRecord(invocation, digest, outcome, 1, 10.0, 11.0, nested=False, cuts=cuts)
+        record = NewRecord(
+            invocation, digests.whole, outcome, 1, 10.0, 11.0, False, cuts, digests.newest
         )
+        await self.store.append_record(fence, record)
 
     async def begin(self, run_id: str) -> Fence:
         """Start another run of the same worker."""

@@ -28,8 +28,8 @@ class Activity:
         """Count an operation as under way; raises `DuplicateOperation` for one that was before."""
         if place in self._live or place in self._done:
             raise DuplicateOperation(
-                f"operation {self._run_id}/{place[0]}/{place[1]} is asked for twice in one execution; an identity"
-                " names one place in the code: give the second one its own"
+                f"operation {self._run_id}/{place[0]}/{place[1]} is asked for twice in one"
+                " execution; an identity names one place in the code: give the second one its own"
             )
         self._live[place] = this_task()
         try:

@@ -21,6 +21,7 @@ from perdure.errors import (
 )
 from perdure.fence import Fence
 from perdure.ids import stable_key
+from perdure.journal.digest import Digester
 from perdure.journal.failures import bounded, failure_of
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Failure, Outcome, Success, success_of
@@ -69,6 +70,7 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
     nested: bool
     cuts: tuple[int, ...] = ()
+    beginnings: tuple[bytes, ...] = ()
 
     @property
     def place(self) -> tuple[str, int]:
@@ -100,6 +102,7 @@ class Performer:
         self.executed = 0
         self.replayed = 0
         self._replay = Replay(journal)
+        self._digester = Digester()
         self._store = ports.store
         self._ownership = ownership
         self._observer = ports.observer
@@ -128,7 +131,8 @@ class Performer:
         first three are sticky: the run gets nothing more done in this execution.
         """
         self._check(nested=nested)
-        asked = _Asked(invocation, _digest(invocation), nested, cuts)
+        digests = self._digester.digest(invocation.step_id, invocation.input_json, cuts)
+        asked = _Asked(invocation, digests.whole, nested, cuts, digests.newest)
         row = self._find(asked)
         if row is not None:
             return await self._answer(row)
@@ -322,6 +326,7 @@ class Performer:
             finished_at,
             asked.nested,
             asked.cuts,
+            asked.beginnings,
         )
         await self.insist(lambda: self._store.append_record(self.fence, record))
         if self.activity.beside(asked.place):

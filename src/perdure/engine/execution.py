@@ -96,15 +96,14 @@ class Execution:
             return None
         except GeneratorExit:
             raise
-        except KeyboardInterrupt as interrupt:
-            # In the main thread it is a person's; in any other, the run's own code raised it.
-            if threading.current_thread() is threading.main_thread():
-                raise
-            return _ended(RunState.FAILED, interrupt)
         except BaseExceptionGroup as group:
             signalled = group.subgroup((LeaseLost, RunStopped)) is not None
             return None if signalled else _ended(RunState.FAILED, group)
-        except BaseException as error:  # noqa: BLE001 - whatever a run raises is how it ends
+        except BaseException as error:
+            # A person's interrupt reaches the main thread; elsewhere the run's own code raised it.
+            here = threading.current_thread()
+            if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
+                raise
             return _ended(RunState.FAILED, error)
         finally:
             self._calling = False

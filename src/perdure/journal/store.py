@@ -56,8 +56,9 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     """A record to be written.
 
     `cuts` are ascending offsets into the input at which a store may split it, so that inputs with
-    equal beginnings share what they have in common. `nested` tells that it was performed below
-    another operation, which stands for it once that one is recorded.
+    equal beginnings share what they have in common, and `beginnings` are the digests of the input
+    up to each of the newest of them. `nested` tells that it was performed below another operation,
+    which stands for it once that one is recorded.
     """
 
     invocation: Invocation
@@ -68,6 +69,7 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     finished_at: float
     nested: bool
     cuts: tuple[int, ...] = ()
+    beginnings: tuple[bytes, ...] = ()
 
 
 def timer_of(invocation: Invocation, input_sha256: bytes, wake_at: float) -> TimerRow:

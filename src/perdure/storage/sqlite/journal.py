@@ -66,7 +66,7 @@ class SqliteJournal:
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
         invocation = record.invocation
-        split = pieces.split(invocation.input_json, record.cuts)
+        split = pieces.split(invocation.input_json, record.cuts, record.beginnings)
         row = _record_row(fence, record, split.tail)
 
         def job(connection: sqlite3.Connection) -> bool:

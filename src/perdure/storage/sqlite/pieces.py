@@ -17,7 +17,6 @@ DEFLATED: Final = 1
 
 _WORTH_PACKING_BYTES: Final = 256
 _LEVEL: Final = 1
-_NEWEST: Final = 4
 
 
 class Beginning(msgspec.Struct, frozen=True, gc=False):
@@ -39,20 +38,24 @@ class Split(msgspec.Struct, frozen=True):
     tail: bytes
 
 
-def split(document: bytes, cuts: tuple[int, ...]) -> Split:
-    """Split a document at its cuts."""
+def split(document: bytes, cuts: tuple[int, ...], digests: tuple[bytes, ...]) -> Split:
+    """Split a document at its cuts; `digests` are those of it up to each of the newest cuts."""
     if not cuts:
         return Split(document, cuts, [], document)
-    newest = _beginnings(document, cuts, max(0, len(cuts) - _NEWEST))
+    first = len(cuts) - len(digests)
+    begins = (cuts[first - 1] if first else 0, *cuts[first:])
+    newest = [
+        Beginning(digest, document[begin:end])
+        for digest, begin, end in zip(digests, begins, cuts[first:], strict=False)
+    ]
     return Split(document, cuts, newest, document[cuts[-1] :])
 
 
-def _beginnings(document: bytes, cuts: Sequence[int], first: int) -> list[Beginning]:
-    """Return the beginnings at all cuts from the one numbered `first`."""
-    begin = cuts[first - 1] if first else 0
-    running = hashlib.sha256(memoryview(document)[:begin])
+def _beginnings(document: bytes, cuts: Sequence[int]) -> list[Beginning]:
+    running = hashlib.sha256()
     beginnings: list[Beginning] = []
-    for end in cuts[first:]:
+    begin = 0
+    for end in cuts:
         part = document[begin:end]
         running.update(part)
         beginnings.append(Beginning(running.digest(), part))
@@ -67,9 +70,9 @@ def keep(connection: sqlite3.Connection, sql: Queries, whole: Split) -> int | No
     """
     known, parent = _longest_known(connection, sql, whole.newest)
     missing = whole.newest[known:]
-    older = whole.cuts[: -len(whole.newest)]
+    older = whole.cuts[: len(whole.cuts) - len(whole.newest)]
     if older and parent is None:
-        beginnings = _beginnings(whole.document, older, 0)
+        beginnings = _beginnings(whole.document, older)
         known, parent = _longest_known(connection, sql, beginnings)
         missing = beginnings[known:] + missing
     for beginning in missing:
