@@ -2,10 +2,16 @@
 
 from perdure.app import App
 from perdure.context import Context, current
+from perdure.effects.identity import OperationIdentity
+from perdure.effects.support import EffectPolicy, SideEffectSupport
 from perdure.engine.engine import RunHandle
 from perdure.engine.store import RunState
 from perdure.engine.worker import WorkerOptions
 from perdure.errors import (
+    EffectAmbiguous,
+    EffectInProgress,
+    EffectNotSent,
+    EffectRejected,
     LeaseLost,
     OperationFailed,
     PerdureError,
@@ -19,14 +25,22 @@ from perdure.errors import (
     StorageError,
 )
 from perdure.functions import operation
+from perdure.receipts import ReceiptStore, guard
 from perdure.retry import RetryPolicy
 
 __all__ = [
     "App",
     "Context",
+    "EffectAmbiguous",
+    "EffectInProgress",
+    "EffectNotSent",
+    "EffectPolicy",
+    "EffectRejected",
     "LeaseLost",
     "OperationFailed",
+    "OperationIdentity",
     "PerdureError",
+    "ReceiptStore",
     "ReplayMismatch",
     "RetryPolicy",
     "RunCancelled",
@@ -37,8 +51,10 @@ __all__ = [
     "RunParked",
     "RunState",
     "RunStopped",
+    "SideEffectSupport",
     "StorageError",
     "WorkerOptions",
     "current",
+    "guard",
     "operation",
 ]

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from perdure.errors import DuplicateOperation
@@ -23,8 +22,7 @@ class Activity:
         self._stopping = False
         self._when_quiet: Callable[[], None] | None = None
 
-    @contextmanager
-    def live(self, place: Place) -> Generator[None]:
+    def begin(self, place: Place) -> None:
         """Count an operation as under way; raises `DuplicateOperation` for one that was before."""
         if place in self._live or place in self._done:
             raise DuplicateOperation(
@@ -32,21 +30,20 @@ class Activity:
                 " execution; an identity names one place in the code: give the second one its own"
             )
         self._live[place] = this_task()
-        try:
-            yield
-        finally:
-            del self._live[place]
 
-    @contextmanager
-    def act(self) -> Generator[None]:
-        """Count a handler as under way, until what it came to is recorded."""
+    def end(self, place: Place) -> None:
+        """Count an operation as under way no longer."""
+        del self._live[place]
+
+    def act(self) -> None:
+        """Count a handler as under way, until `rest` once what it came to is recorded."""
         self._acting += 1
-        try:
-            yield
-        finally:
-            self._acting -= 1
-            if not self._acting and self._when_quiet is not None:
-                self._when_quiet()
+
+    def rest(self) -> None:
+        """Count a handler as under way no longer."""
+        self._acting -= 1
+        if not self._acting and self._when_quiet is not None:
+            self._when_quiet()
 
     def done(self, place: Place) -> None:
         """Remember that an operation was recorded by this execution."""

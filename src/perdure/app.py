@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Never, Self, TypeVar, overload
 
 from perdure.blocking import Bridge
@@ -14,15 +12,14 @@ from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.store import RunRow, RunState, RunStore
 from perdure.engine.worker import WorkerOptions
-from perdure.errors import EngineClosed, InvalidFunction, InvalidUrl, StorageMissing
+from perdure.errors import EngineClosed, InvalidFunction, StorageMissing
 from perdure.observe import Observer
 from perdure.ports import Ports, Probe
+from perdure.urls import open_storage, path_of
 
 F = TypeVar("F", bound=Function)
 I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
-
-_SQLITE = "sqlite:///"
 
 
 class App:
@@ -49,7 +46,7 @@ class App:
         self.url = url
         self.worker = worker or WorkerOptions()
         self.observer = Observer()
-        self._path = _path_of(url)
+        self._path = path_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or _no_probe
@@ -261,28 +258,8 @@ class App:
             await engine.close()
 
     def _open_store(self) -> RunStore:
-        # Imported here, so that a program pays only for the driver that its URL names.
-        driver = importlib.import_module("perdure.storage.sqlite")
-        return driver.SqliteStorage(
-            self._path,
-            self._clock,
-            self.observer,
-            busy_seconds=self._busy_seconds,
-            probe=self._probe,
-        )
+        return open_storage(self.url, self._clock, self.observer, self._busy_seconds, self._probe)
 
 
 def _no_probe(point: str) -> None:
     del point
-
-
-def _path_of(url: str) -> Path:
-    if not url.startswith(_SQLITE):
-        raise InvalidUrl(
-            f"{url!r} is not a URL that perdure can open: it is 'sqlite:///' and a path, such as"
-            " sqlite:///runs.db or sqlite:////var/lib/runs.db"
-        )
-    path = url.removeprefix(_SQLITE)
-    if not path or path.startswith(":memory:") or "?" in path:
-        raise InvalidUrl(f"{url!r} names no file; runs live in one, such as sqlite:///runs.db")
-    return Path(path)

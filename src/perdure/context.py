@@ -213,9 +213,12 @@ class Context:
         )
 
         async def handler() -> Outcome:
-            threads = self._performer.threads
-            async with asyncio.timeout(declared.timeout_seconds):
-                result = await invoke(function, args, kwargs, threads)
+            work = invoke(function, args, kwargs, self._performer.threads)
+            if declared.timeout_seconds is None:
+                result = await work
+            else:
+                async with asyncio.timeout(declared.timeout_seconds):
+                    result = await work
             return Success(encode(result, what=f"{declared.handler_id}: result"))
 
         performed = self._performer.recall(invocation, nested=self._nested)

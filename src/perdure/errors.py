@@ -14,6 +14,14 @@
     │   ├── MissingHandler            nothing is registered for this kind and id
     │   ├── OperationFailed           an operation's recorded failure
     │   └── OperationSuspended        an operation waits for somebody outside
+    ├── EffectError           what touched the world
+    │   ├── EffectRejected            the target refused: the effect was not applied
+    │   ├── EffectNotSent             nothing left this process
+    │   ├── EffectAmbiguous           nobody knows whether it was applied
+    │   ├── EffectInProgress          another caller applies it right now
+    │   ├── EffectConflict            the same effect with other arguments
+    │   ├── UnknownEffect             the store holds no receipt of that operation key
+    │   └── StaleDecision             a decision about a receipt that has changed since
     ├── RunError              runs and the functions they call
     │   ├── InvalidFunction, InvalidOptions, UnknownFunction, UnknownRun, RunConflict
     │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
@@ -163,6 +171,75 @@ class OperationSuspended(JournalError):
         self.reason = reason
         self.state_json = state_json
         super().__init__(f"operation {key} is suspended: {reason}")
+
+
+# --- effects ---------------------------------------------------------------------------------
+
+
+class EffectError(PerdureError):
+    """An effect was not applied, or nobody knows."""
+
+
+class EffectRejected(EffectError):
+    """The target reported a refusal: the effect was not applied.
+
+    Raised by the function that applies an effect, and only when the target said so.
+    """
+
+
+class EffectNotSent(EffectError):
+    """Nothing left this process: the effect was not applied.
+
+    Raised by the function that applies an effect, before it sends anything.
+    """
+
+
+class EffectAmbiguous(EffectError):
+    """Nobody knows whether an effect was applied; its receipt says what is known.
+
+    `needs_person` is False where the policy is to tell the caller and leave it at that.
+    """
+
+    def __init__(
+        self, operation_key: str, target: str, why: str, *, needs_person: bool = True
+    ) -> None:
+        self.operation_key = operation_key
+        self.target = target
+        self.why = why
+        self.needs_person = needs_person
+        advice = (
+            "look at the target, then settle the receipt" if needs_person else "do not repeat it"
+        )
+        super().__init__(
+            f"the effect {operation_key} on {target!r} may have been applied: {why}; {advice}"
+        )
+
+
+class EffectInProgress(EffectError):
+    """Another caller applies the effect right now; it was not sent a second time."""
+
+    def __init__(self, operation_key: str) -> None:
+        self.operation_key = operation_key
+        super().__init__(f"the effect {operation_key} is being applied by another caller")
+
+
+class EffectConflict(EffectError):
+    """An effect was asked for again with other arguments than those its receipt was made for."""
+
+    def __init__(self, operation_key: str) -> None:
+        self.operation_key = operation_key
+        super().__init__(
+            f"the effect {operation_key} was begun with other arguments; nothing was sent. Another"
+            " effect needs an identity of its own"
+        )
+
+
+class UnknownEffect(EffectError):
+    """The store holds no receipt of that operation key."""
+
+
+class StaleDecision(EffectError):
+    """A decision named a version of a receipt that is not its version any more."""
 
 
 # --- runs --------------------------------------------------------------------------------------

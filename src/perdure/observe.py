@@ -13,6 +13,11 @@ COUNTERS: Final = {
     "perdure_run_started_total": "runs written by this process",
     "perdure_run_claimed_total": "runs claimed by this worker",
     "perdure_run_recovered_total": "runs taken from a worker that died or went silent",
+    "perdure_side_effect_first_execution_total": "effects sent for the first time",
+    "perdure_side_effect_replay_suppressed_total": "effects answered from their receipt",
+    "perdure_side_effect_ambiguous_total": "attempts of which nobody knows what they did",
+    "perdure_side_effect_reconciliation_succeeded_total": "ambiguous effects that were settled",
+    "perdure_side_effect_reconciliation_failed_total": "ambiguous effects nobody could settle",
     "perdure_lease_fencing_rejected_total": "writes refused because the run has another owner",
     "perdure_lease_lost_total": "runs given up because ownership ended or could not be confirmed",
 }

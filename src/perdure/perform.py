@@ -137,8 +137,12 @@ class Performer:
         if row is not None:
             return await self._answer(row)
         _check_new(invocation)
-        with self.activity.live(asked.place):
+        place = asked.place
+        self.activity.begin(place)
+        try:
             return await self._execute(asked, handler, retry)
+        finally:
+            self.activity.end(place)
 
     def recall(self, invocation: Invocation, *, nested: bool = False) -> Performed | None:
         """Return the recorded outcome of an operation where it is at hand.
@@ -250,10 +254,13 @@ class Performer:
             await self._wait(_Asked(pending, timer.input_sha256, nested=True), timer.wake_at)
         started_at = self.clock.now()
         while True:
-            with self.activity.act():
+            self.activity.act()
+            try:
                 outcome, error = await self._attempt(asked, handler)
                 if retry is None or error is None or not retry.allows(error, attempt):
                     return await self._record(asked, outcome, attempt, started_at)
+            finally:
+                self.activity.rest()
             assert isinstance(outcome, Failure)
             await self._back_off(invocation, retry_step, retry, attempt, error, outcome)
             attempt += 1

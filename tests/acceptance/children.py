@@ -24,6 +24,7 @@ _fresh.set_forkserver_preload(
     [
         "pytest",
         "tests.acceptance.turn",
+        "tests.acceptance.payer",
         "anyio._backends._asyncio",
         "genai_prices.data",
         "jsonschema",

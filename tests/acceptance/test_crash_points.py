@@ -110,7 +110,7 @@ def test_every_write_and_every_call_is_a_point(reference: Recorded, crashes: lis
     for key in reference:
         assert {f"operation.call {key}", f"operation.called {key}"} < points
     writes = {f"record {key}" for key in reference}
-    writes |= {"migrate 1", "register_worker", "start_run", "end_run", "retire_worker"}
+    writes |= {"migrate 1", "migrate 2", "register_worker", "start_run", "end_run", "retire_worker"}
     for moment in ("begin", "done"):
         assert {f"commit.{moment} {write}" for write in writes} == {
             point for point in points if point.startswith(f"commit.{moment}")

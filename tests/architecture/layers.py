@@ -40,6 +40,8 @@ PLACES: dict[str, int] = {
     "adapters": EDGES,
     "app": COMPOSITION,
     "blocking": COMPOSITION,
+    "receipts": COMPOSITION,
+    "urls": COMPOSITION,
     "testing": COMPOSITION,
     "cli": FRONT_ENDS,
     "demo": FRONT_ENDS,
@@ -50,6 +52,9 @@ PLACES: dict[str, int] = {
 # Which front end starts another, and which are programs as users write them: all below is theirs.
 STARTS = {"__main__": {"cli"}, "cli": {"demo"}}
 PROGRAMS = {"demo"}
+
+# Who puts a system together, and the pieces of that layer that they share.
+WIRING, PARTS = {"app", "receipts"}, {"blocking", "urls"}
 
 # The ground of layer 0: every foundation file may know these, and these know no other.
 GROUND = {"errors", "strict_json"}
@@ -189,7 +194,7 @@ def _refusal(source: str, target: str) -> str | None:
         if layer == EDGES and level == ENGINE and not _under(target, ENGINE_PORT):
             return f"an edge knows only {ENGINE_PORT} of the engine"
         return None
-    if (layer == level == MEETING) or (here, there) == ("app", "blocking"):
+    if (layer == level == MEETING) or (here in WIRING and there in PARTS):
         return None
     return f"layer {layer} knows nothing of layer {level} but itself"
 

@@ -56,7 +56,7 @@ def test_all_is_well_where_nothing_waits(tmp_path: Path, doctor: Doctor) -> None
     code, found = doctor()
     assert (code, found["well"], found["findings"], found["unserved"]) == (0, True, [], None)
     store = found["store"]
-    assert (store["schema_version"], store["integrity"], store["journal_mode"]) == (1, "ok", "wal")
+    assert (store["schema_version"], store["integrity"], store["journal_mode"]) == (2, "ok", "wal")
     assert store["synchronous"] == "full"
     assert store["driver"].startswith("SQLite 3.")
     assert store["disk_free_bytes"] > 0 < store["file_bytes"]

@@ -61,7 +61,15 @@ def test_the_points_of_a_run_are_listed_whatever_shares_a_commit(tmp_path: Path)
     assert app.run_sync(double) == [0, 2]
     recorded = {"record call/1", "record call/2"}
     operations = {"call/1", "call/2"}
-    written = {"migrate 1", "register_worker", "start_run", "end_run", "retire_worker", *recorded}
+    written = {
+        "migrate 1",
+        "migrate 2",
+        "register_worker",
+        "start_run",
+        "end_run",
+        "retire_worker",
+        *recorded,
+    }
     expected = {f"commit.{moment} {what}" for moment in ("begin", "done") for what in written}
     expected |= {
         f"operation.{moment} {what}" for moment in ("call", "called") for what in operations

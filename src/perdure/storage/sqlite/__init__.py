@@ -8,11 +8,12 @@ from perdure.observe import Observer
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.health import SqliteHealth
 from perdure.storage.sqlite.journal import SqliteJournal
+from perdure.storage.sqlite.receipts import SqliteReceipts
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.workers import SqliteWorkers
 
 
-class SqliteStorage(SqliteJournal, SqliteRuns, SqliteWorkers, SqliteHealth):
+class SqliteStorage(SqliteJournal, SqliteReceipts, SqliteRuns, SqliteWorkers, SqliteHealth):
     """Keeps runs, journals and leases in one SQLite file, for any number of local processes.
 
     The file must be on a local disk: SQLite's log does not work over a network file system.
@@ -29,6 +30,7 @@ class SqliteStorage(SqliteJournal, SqliteRuns, SqliteWorkers, SqliteHealth):
     ) -> None:
         database = Database(path, clock, observer, busy_seconds, probe)
         SqliteJournal.__init__(self, database)
+        SqliteReceipts.__init__(self, database)
         SqliteRuns.__init__(self, database)
         SqliteWorkers.__init__(self, database)
         SqliteHealth.__init__(self, database)

@@ -128,8 +128,8 @@ SELECT run_id FROM runs WHERE holder = :holder AND cancel_requested = 1;
 SELECT holder, lease_seconds, lease_until FROM workers WHERE gone = 0 AND holder <> :holder;
 
 -- name: end_worker
--- Mark a worker gone; one that is not certainly dead only if its lease has ended.
-UPDATE workers SET gone = 1
+-- Mark a worker gone, 2 if its process has ended; one that lives only if its lease has ended.
+UPDATE workers SET gone = CASE WHEN :dead AND :ending = 'lost' THEN 2 ELSE 1 END
 WHERE holder = :holder AND gone = 0
 AND (:dead OR NOT :monotonic BETWEEN lease_until - lease_seconds - 1 AND lease_until);
 
@@ -235,3 +235,116 @@ WITH RECURSIVE chain (piece_number, parent, packing, data, depth) AS (
   FROM pieces JOIN chain ON pieces.piece_number = chain.parent
 )
 SELECT packing, data FROM chain ORDER BY depth DESC;
+
+-- name: read_receipt
+-- One receipt as it stands.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why
+FROM receipts WHERE operation_key = :operation_key;
+
+-- name: owns
+-- Whether an owner still is one: its worker is not gone and, in a run, the run is still its own.
+SELECT EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
+AND (:generation = 0 OR EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND holder = :holder
+                                AND generation = :generation));
+
+-- name: insert_receipt
+-- Begin the first attempt of an effect, unless the effect was begun before.
+INSERT INTO receipts (operation_key, run_id, idempotency_key, target, ordinal, support,
+                      arguments_sha256, state, attempt, holder, generation, version,
+                      first_claimed_at, claimed_at, settle_seconds, resend_after)
+VALUES (:operation_key, :run_id, :idempotency_key, :target, :ordinal, :support,
+        :arguments_sha256, 'in_flight', 1, :holder, :generation, 1, :now, :now, :settle_seconds,
+        :resend_after)
+ON CONFLICT (operation_key) DO NOTHING;
+
+-- name: begin_attempt
+-- Begin another attempt, if the receipt is still the one that was seen.
+UPDATE receipts SET state = 'in_flight', attempt = attempt + 1, holder = :holder,
+                    generation = :generation, version = version + 1, support = :support,
+                    claimed_at = :now, settled_at = NULL, problem = NULL,
+                    settle_seconds = :settle_seconds, resend_after = :resend_after, lookups = 0,
+                    lookup_at = NULL, lookup_holder = NULL, exhausted = 0,
+                    earlier_unknown = :unknown OR :risk OR residual_duplicate_risk,
+                    residual_duplicate_risk = residual_duplicate_risk OR :risk
+WHERE operation_key = :operation_key AND state = :state AND attempt = :attempt
+AND generation = :seen_generation AND version = :version
+AND arguments_sha256 = :arguments_sha256;
+
+-- name: settle_receipt
+-- Move the receipt of one attempt; :sources are the states that the move may start from.
+UPDATE receipts SET state = :state, version = version + 1, payload = :payload,
+                    problem = :problem, settled_at = :now, lookup_holder = NULL,
+                    lookup_at = CASE WHEN :state = 'ambiguous' THEN :now END,
+                    resend_after = CASE WHEN :stopped
+                                        THEN min(COALESCE(resend_after, :now + settle_seconds),
+                                                 :now + settle_seconds)
+                                        ELSE resend_after END,
+                    residual_duplicate_risk = residual_duplicate_risk OR :risk,
+                    decided_by = COALESCE(:by, decided_by), decided_why = COALESCE(:why, decided_why)
+WHERE operation_key = :operation_key AND attempt = :attempt AND generation = :generation
+AND state IN (SELECT value FROM json_each(:sources)) AND (:version IS NULL OR version = :version);
+
+-- name: mark_duplicate
+-- Note that an attempt was applied after a later one had begun at a target that knows no keys.
+UPDATE receipts SET residual_duplicate_risk = 1, version = version + 1
+WHERE operation_key = :operation_key AND attempt > :attempt AND residual_duplicate_risk = 0
+AND support <> 'idempotent';
+
+-- name: doubt_vanished
+-- Doubt what is in flight although its owner is gone; :operation_key null means any.
+-- Nothing more comes from a process that has ended.
+UPDATE receipts SET state = 'ambiguous', version = version + 1, problem = 'its worker is gone',
+                    settled_at = :now, lookup_at = :now, lookup_holder = NULL,
+                    resend_after = CASE WHEN EXISTS (SELECT 1 FROM workers
+                                                     WHERE holder = receipts.holder AND gone = 2)
+                                        THEN min(COALESCE(resend_after, :now + settle_seconds),
+                                                 :now + settle_seconds)
+                                        ELSE resend_after END
+WHERE state IN ('in_flight', 'ambiguous') AND state = 'in_flight'
+AND (:operation_key IS NULL OR operation_key = :operation_key)
+AND NOT (EXISTS (SELECT 1 FROM workers WHERE workers.holder = receipts.holder AND gone = 0)
+         AND (generation = 0
+              OR EXISTS (SELECT 1 FROM runs WHERE runs.run_id = receipts.run_id
+                         AND runs.holder = receipts.holder
+                         AND runs.generation = receipts.generation)));
+
+-- name: claim_lookup
+-- Take the right to ask about an ambiguous attempt until :until, unless it is too early or another
+-- has it; the right of a worker that is gone is free.
+UPDATE receipts SET lookup_holder = :holder, lookup_at = :until, version = version + 1
+WHERE operation_key = :operation_key AND state = 'ambiguous' AND attempt = :attempt
+AND generation = :generation AND exhausted = 0
+AND (lookup_at <= :now
+     OR (lookup_holder IS NOT NULL
+         AND NOT EXISTS (SELECT 1 FROM workers
+                         WHERE workers.holder = receipts.lookup_holder AND gone = 0)));
+
+-- name: end_lookup
+-- Give the right back after an answer that settled nothing.
+UPDATE receipts SET lookup_holder = NULL, lookup_at = :ask_again_at, version = version + 1,
+                    lookups = lookups + :unanswered,
+                    exhausted = lookups + :unanswered >= :limit
+WHERE operation_key = :operation_key AND state = 'ambiguous' AND attempt = :attempt
+AND generation = :generation AND version = :version;
+
+-- name: list_receipts
+-- The newest receipts; :run_id null means any run.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why
+FROM receipts WHERE :run_id IS NULL OR run_id = :run_id
+ORDER BY receipt_number DESC LIMIT :limit;
+
+-- name: list_ambiguous
+-- The newest receipts of which nobody knows; :run_id null means any run.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why
+FROM receipts WHERE state IN ('in_flight', 'ambiguous') AND state = 'ambiguous'
+AND (:run_id IS NULL OR run_id = :run_id)
+ORDER BY receipt_number DESC LIMIT :limit;

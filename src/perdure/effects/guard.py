@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.effects.audit import AuditSink
+from perdure.effects.effect import Effect
+from perdure.effects.ledger import Ledger, Ownership, Settle, Standing
+from perdure.effects.receipt import Move, Receipt, ReceiptState
+from perdure.effects.reconcile import Reconciler
+from perdure.effects.store import Receipts
+from perdure.effects.support import SideEffectSupport
+from perdure.errors import (
+    EffectAmbiguous,
+    EffectConflict,
+    EffectInProgress,
+    EffectNotSent,
+    EffectRejected,
+    LeaseLost,
+    PerdureError,
+)
+from perdure.observe import Observer
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What an effect came to.
+
+    `executed` tells that this call applied it; otherwise its receipt answered.
+    """
+
+    receipt: Receipt
+    executed: bool
+
+    @property
+    def payload(self) -> bytes:
+        """The answer of the target, one JSON document."""
+        assert self.receipt.payload is not None
+        return self.receipt.payload
+
+
+class Guard:
+    """Applies effects: claims the receipt, sends, settles.
+
+    The receipt in flight is on the disk before anything is sent, so whoever comes later knows
+    that something may have been. Doubt is never turned into a failure: the key makes a repeat
+    harmless, the target is asked, or a person decides.
+    """
+
+    def __init__(
+        self,
+        receipts: Receipts,
+        ownership: Ownership,
+        clock: Clock,
+        observer: Observer,
+        probe: Callable[[str], None],
+        audit: AuditSink,
+    ) -> None:
+        self.ledger = Ledger(receipts, ownership, clock, observer, audit)
+        self._reconciler = Reconciler(self.ledger, clock, observer)
+        self._ownership = ownership
+        self._clock = clock
+        self._observer = observer
+        self._probe = probe
+
+    async def apply(self, effect: Effect, settle: Settle | None = None) -> Applied:
+        """Apply an effect, or return what its receipt holds.
+
+        `settle` writes the end of an attempt; by default the receipt alone.
+
+        Durable when it returns: the completed receipt, fsynced.
+        If it raises: `EffectRejected` or `EffectNotSent` as the send did (the receipt failed),
+        `EffectInProgress` or `EffectConflict` (nothing was sent), `EffectAmbiguous` when nobody
+        knows; `LeaseLost` before anything was sent; a `StorageError` leaves the receipt in
+        flight, and the next caller doubts it.
+        """
+        settle = settle or self.ledger.receipts.settle_effect
+        standing = await self.ledger.claim(effect)
+        if standing.receipt.arguments_sha256 != effect.arguments_sha256:
+            raise EffectConflict(standing.receipt.operation_key)
+        sent = 0
+        while True:
+            if standing.may_send:
+                sent += 1
+                receipt, executed = await self._attempt(effect, standing, settle)
+                if receipt.state is ReceiptState.COMPLETED:
+                    return Applied(receipt, executed)
+                standing = Standing(receipt)
+            elif standing.receipt.state is ReceiptState.COMPLETED:
+                if not standing.reconciled:
+                    await self.ledger.note_replay(standing.receipt)
+                return Applied(standing.receipt, executed=False)
+            else:
+                standing = await self._go_on(effect, standing.receipt, sent)
+
+    async def _go_on(self, effect: Effect, receipt: Receipt, sent: int) -> Standing:
+        match receipt.state:
+            case ReceiptState.IN_FLIGHT:
+                return Standing(await self.ledger.look_again(receipt))
+            case ReceiptState.AMBIGUOUS:
+                return await self._reconciler.resolve(effect, receipt, sent)
+            case ReceiptState.FAILED:
+                return await self.ledger.claim(effect)
+            case ReceiptState.COMPLETED:
+                return Standing(receipt)
+
+    async def _attempt(
+        self, effect: Effect, standing: Standing, settle: Settle
+    ) -> tuple[Receipt, bool]:
+        """Send once and settle; return the receipt and whether this attempt completed it."""
+        receipt = standing.receipt
+        try:
+            payload = await self._send(effect, standing, settle)
+            if payload is None:
+                current = await self.ledger.receipts.read_receipt(receipt.operation_key)
+                assert current is not None
+                return current, False
+            self._probe("effect.sent")
+            return await self._complete(receipt, settle, payload)
+        finally:
+            self.ledger.leave(receipt)
+
+    async def _send(self, effect: Effect, standing: Standing, settle: Settle) -> bytes | None:
+        """Send; return the answer, or None when the receipt says what came of it instead."""
+        receipt = standing.receipt
+        self._probe("effect.send")
+        seconds = await self._seconds_left(standing, settle)
+        first = receipt.attempt == 1
+        self._observer.count("perdure_side_effect_first_execution_total", int(first))
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await effect.send(effect.identity)
+        except (EffectRejected, EffectNotSent) as refusal:
+            await self._refuse(receipt, settle, refusal)
+        except asyncio.CancelledError:
+            # Whether it went out is unknown, and the receipt must say so before this task ends.
+            problem = "the attempt was cancelled"
+            with suppress(PerdureError):  # what is not written is doubted by the next caller
+                await asyncio.shield(
+                    self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem)
+                )
+            raise
+        except Exception as error:  # noqa: BLE001 - all but a reported refusal leaves doubt
+            problem = f"{type(error).__name__}: {error}"
+            # What was only told to stop may send on, in a thread of its own.
+            stopped = not limit.expired()
+            await self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem, stopped=stopped)
+        return None
+
+    async def _seconds_left(self, standing: Standing, settle: Settle) -> float | None:
+        """Return how long the attempt may take, right before it is sent; None for no bound.
+
+        A process that was frozen since its claim may have lost it: then nothing is sent. Raises
+        `LeaseLost`, or `EffectNotSent` when no time is left.
+        """
+        try:
+            self._ownership.owner()
+        except LeaseLost:
+            problem = "its worker lost its lease before it was sent"
+            await self.ledger.settle_unsent(standing.receipt, problem, settle)
+            raise
+        if standing.deadline is None:
+            return None
+        seconds = standing.deadline - self._clock.monotonic()
+        if seconds <= 0:
+            problem = "its time was over before it was sent"
+            await self.ledger.settle_unsent(standing.receipt, problem, settle)
+            raise EffectNotSent(problem)
+        return seconds
+
+    async def _refuse(
+        self, receipt: Receipt, settle: Settle, refusal: EffectRejected | EffectNotSent
+    ) -> None:
+        """Write a refusal and raise it, unless it leaves open what an earlier attempt did."""
+        # Only a target that knows the key speaks for all attempts under it.
+        by_key = isinstance(refusal, EffectRejected) and not receipt.residual_duplicate_risk
+        by_key = by_key and receipt.support is SideEffectSupport.IDEMPOTENT
+        open_still = receipt.earlier_unknown and not by_key
+        move = Move.DOUBT if open_still else Move.REFUSE
+        settled, _ = await self.ledger.settle(
+            receipt, settle, move, problem=str(refusal), stopped=True
+        )
+        if settled.state is ReceiptState.FAILED:
+            raise refusal
+
+    async def _complete(
+        self, receipt: Receipt, settle: Settle, payload: bytes
+    ) -> tuple[Receipt, bool]:
+        settled, landed = await self.ledger.settle(
+            receipt, settle, Move.COMPLETE, payload=payload, stopped=True
+        )
+        match settled.state:
+            case ReceiptState.COMPLETED:
+                return settled, landed
+            case ReceiptState.IN_FLIGHT:
+                raise EffectInProgress(receipt.operation_key)
+            case _:
+                # Never sent again by a caller that knows it was applied.
+                why = f"attempt {receipt.attempt} reported success after another had begun"
+                raise EffectAmbiguous(receipt.operation_key, receipt.target, why)

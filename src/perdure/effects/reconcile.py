@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, assert_never
+
+from perdure.canonical import encode
+from perdure.clock import Clock
+from perdure.effects.answer import Answer, Landed, Lookup, NeverWill, NotYet, Unknown
+from perdure.effects.audit import audit_of
+from perdure.effects.effect import Effect
+from perdure.effects.ledger import Ledger, Standing
+from perdure.effects.receipt import Move, Receipt, ReceiptState
+from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
+from perdure.errors import EffectAmbiguous, EffectInProgress
+from perdure.observe import Observer
+
+_LOOKUP_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.1
+_MOST_SENT: Final = 5
+
+
+class Reconciler:
+    """Settles doubt as the effect's support allows: repeat under its key, ask, or give it up.
+
+    A lookup is itself a claim: one caller asks at a time, and what it hears lands only on the
+    attempt that it asked about.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Clock, observer: Observer) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._observer = observer
+
+    async def resolve(self, effect: Effect, receipt: Receipt, sent: int) -> Standing:
+        """Go on with an ambiguous receipt; `sent` is how often this caller has sent it.
+
+        Raises `EffectAmbiguous` when nothing is left to do, and `EffectInProgress` while another
+        caller asks the target.
+        """
+        policy, support = effect.policy, effect.policy.support
+        if receipt.support is not support:
+            # What was sent before was not sent the way that this support needs.
+            support = SideEffectSupport.AT_LEAST_ONCE
+        if support is SideEffectSupport.IDEMPOTENT and self._key_is_valid(policy, receipt, sent):
+            await self._pause(receipt, sent)
+            return await self._ledger.send_again(effect, receipt, unknown=True)
+        if effect.lookup is not None and support is not SideEffectSupport.AT_LEAST_ONCE:
+            return await self._ask(effect, receipt, effect.lookup, sent)
+        if policy.on_ambiguous is OnAmbiguous.RETRY:
+            await self._pause(receipt, sent)
+            return await self._ledger.send_again(effect, receipt, unknown=True, risk=True)
+        tell = policy.on_ambiguous is OnAmbiguous.TELL
+        why = receipt.problem or "nobody knows how it ended"
+        raise _ambiguous(receipt, why, needs_person=not tell)
+
+    def _key_is_valid(self, policy: EffectPolicy, receipt: Receipt, sent: int) -> bool:
+        if policy.key_valid_for_seconds is None:
+            return True
+        # The repeat has to arrive while the target still knows the key.
+        arrives_at = self._clock.now() + _pause_seconds(sent) + (policy.timeout_seconds or 0.0)
+        return arrives_at < receipt.first_claimed_at + policy.key_valid_for_seconds
+
+    async def _pause(self, receipt: Receipt, sent: int) -> None:
+        if sent >= _MOST_SENT:
+            raise _ambiguous(receipt, f"{sent} attempts had no answer, the last: {receipt.problem}")
+        await self._clock.sleep(_pause_seconds(sent))
+
+    async def _ask(self, effect: Effect, receipt: Receipt, lookup: Lookup, sent: int) -> Standing:
+        if receipt.exhausted:
+            raise _ambiguous(receipt, "the target was asked, and could not say")
+        receipt, mine = await self._ledger.claim_lookup(receipt, 2 * _LOOKUP_SECONDS)
+        if not mine:
+            return await self._wait(receipt)
+        # From before the question: an answer may be old by the time that it arrives.
+        asked_at = self._clock.now()
+        try:
+            answer = await _answer_of(lookup, effect)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end(effect, receipt, asked_at))
+            raise
+        match answer:
+            case Landed():
+                payload = encode(answer.result)
+                return await self._settle(receipt, Move.COMPLETE, payload=payload)
+            case NeverWill():
+                return await self._settle(receipt, Move.RULE_OUT, problem=answer.why)
+            case NotYet():
+                return await self._wait_or_send(effect, receipt, asked_at, sent)
+            case Unknown():
+                return await self._ask_later(effect, receipt, answer.why)
+            case _:
+                assert_never(answer)
+
+    async def _settle(
+        self, receipt: Receipt, move: Move, *, payload: bytes | None = None, problem: str = ""
+    ) -> Standing:
+        settled, landed = await self._ledger.settle(
+            receipt, self._ledger.receipts.settle_effect, move, payload=payload, problem=problem
+        )
+        return Standing(settled, reconciled=landed)
+
+    async def _wait(self, receipt: Receipt) -> Standing:
+        """Wait until the target may be asked again, unless somebody asks it right now."""
+        if receipt.state is ReceiptState.AMBIGUOUS and not receipt.exhausted:
+            if receipt.lookup_holder is not None:
+                raise EffectInProgress(receipt.operation_key)
+            assert receipt.lookup_at is not None
+            await self._clock.sleep(receipt.lookup_at - self._clock.now())
+        return Standing(receipt)
+
+    async def _wait_or_send(
+        self, effect: Effect, receipt: Receipt, asked_at: float, sent: int
+    ) -> Standing:
+        end = receipt.resend_after
+        if end is not None and asked_at >= end:
+            await self._pause(receipt, sent)
+            return await self._ledger.send_again(effect, receipt, unknown=False)
+        current = await self._end(effect, receipt, asked_at if end is None else end)
+        if end is None:
+            raise _ambiguous(
+                receipt,
+                "the target has not seen it, and its attempt, which has no timeout_seconds, may"
+                " still be under way",
+            )
+        await self._clock.sleep(end - self._clock.now())
+        return Standing(current)
+
+    async def _ask_later(self, effect: Effect, receipt: Receipt, why: str) -> Standing:
+        pause = _PAUSE_SECONDS * 2**receipt.lookups
+        again_at = self._clock.now() + pause
+        current = await self._end(effect, receipt, again_at, answered=False)
+        if current.exhausted:
+            self._observer.count("perdure_side_effect_reconciliation_failed_total")
+            await self._ledger.note(audit_of(current))
+            raise _ambiguous(receipt, f"the target was asked, and could not say: {why}")
+        await self._clock.sleep(pause)
+        return Standing(current)
+
+    async def _end(
+        self, effect: Effect, receipt: Receipt, ask_again_at: float, *, answered: bool = True
+    ) -> Receipt:
+        return await self._ledger.receipts.end_lookup(
+            receipt,
+            answered=answered,
+            ask_again_at=ask_again_at,
+            limit=effect.policy.reconcile_attempts,
+        )
+
+
+def _pause_seconds(sent: int) -> float:
+    return _PAUSE_SECONDS * 2 ** (sent - 1) if sent else 0.0
+
+
+def _ambiguous(receipt: Receipt, why: str, *, needs_person: bool = True) -> EffectAmbiguous:
+    return EffectAmbiguous(receipt.operation_key, receipt.target, why, needs_person=needs_person)
+
+
+async def _answer_of(lookup: Callable[..., Awaitable[object]], effect: Effect) -> Answer:
+    try:
+        async with asyncio.timeout(_LOOKUP_SECONDS):
+            answer = await lookup(effect.identity)
+        if isinstance(answer, Landed):
+            encode(answer.result, what="the lookup's result")
+    except Exception as error:  # noqa: BLE001 - a lookup that fails has said nothing
+        return Unknown(f"{type(error).__name__}: {error}")
+    if isinstance(answer, Landed | NeverWill | NotYet | Unknown):
+        return answer
+    return Unknown(f"the lookup returned {answer!r}, which is no answer")

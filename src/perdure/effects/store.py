@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from perdure.effects.identity import OperationIdentity
+from perdure.effects.receipt import Move, Receipt
+from perdure.effects.support import SideEffectSupport
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who makes an attempt: a worker, and the claim of its run under which it does, or 0."""
+
+    holder: str
+    generation: int = 0
+
+
+class EffectClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that is about to begin.
+
+    `resend_after` is the wall time after which this attempt can no longer be applied: its deadline
+    and the `settle_seconds` of its target; None when it has no deadline.
+    """
+
+    identity: OperationIdentity
+    support: SideEffectSupport
+    arguments_sha256: bytes
+    owner: Owner
+    settle_seconds: float
+    resend_after: float | None
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of one attempt's receipt, and what is known with it.
+
+    It lands only on the attempt and the claim that it names. `stopped` says that the attempt
+    itself reports this as its end, and sends nothing more. `by`, `why` and `version` are a
+    person's decision: who, why and on which version of the receipt; it lands on an ambiguous one
+    only. `risk` marks that what follows may apply the effect twice.
+    """
+
+    operation_key: str
+    attempt: int
+    generation: int
+    move: Move
+    payload: bytes | None = None
+    problem: str | None = None
+    stopped: bool = False
+    risk: bool = False
+    by: str | None = None
+    why: str | None = None
+    version: int | None = None
+
+
+class Receipts(Protocol):
+    """The port through which receipts are kept.
+
+    Every write is one UPDATE guarded by key, state, attempt and generation. A method that returns
+    a receipt returns it as it stands afterwards.
+    """
+
+    async def read_receipt(self, operation_key: str) -> Receipt | None:
+        """Return a receipt, or None for an effect that was never begun."""
+        ...
+
+    async def claim_effect(self, claim: EffectClaim) -> tuple[Receipt, bool]:
+        """Begin the first attempt of an effect, or another one after a refusal.
+
+        Returns the receipt and whether this caller may send.
+        Durable when it returns: the receipt in flight, fsynced.
+        If it raises: `LeaseLost` when the owner no longer owns its run, or a `StorageError`;
+        nothing may be sent.
+        """
+        ...
+
+    async def send_again(
+        self, receipt: Receipt, claim: EffectClaim, *, unknown: bool, risk: bool
+    ) -> tuple[Receipt, bool]:
+        """Begin another attempt of an ambiguous effect, unless its receipt changed meanwhile.
+
+        `unknown` marks that the attempt before may have been applied, and `risk` that the target
+        would then apply the effect twice. Returns the receipt and whether this caller may send.
+        Durable when it returns: the receipt in flight, fsynced.
+        If it raises: as `claim_effect`.
+        """
+        ...
+
+    async def settle_effect(self, settlement: Settlement) -> tuple[Receipt, bool]:
+        """Move a receipt; return it and whether the move landed.
+
+        An attempt that was applied although a later one had begun marks the risk of a duplicate.
+        Durable when it returns: the move, fsynced.
+        If it raises: `StaleDecision` when the receipt is not what a person decided about.
+        """
+        ...
+
+    async def doubt_vanished(self, operation_key: str | None) -> int:
+        """Make an attempt in flight whose owner is gone ambiguous; None means all of them.
+
+        Durable when it returns: the doubts, fsynced. Returns how many there are.
+        """
+        ...
+
+    async def claim_lookup(
+        self, receipt: Receipt, owner: Owner, hold_seconds: float
+    ) -> tuple[Receipt, bool]:
+        """Take the right to ask the target about an ambiguous attempt, for a while.
+
+        Returns the receipt and whether this caller may ask.
+        Durable when it returns: the claim, fsynced.
+        """
+        ...
+
+    async def end_lookup(
+        self, receipt: Receipt, *, answered: bool, ask_again_at: float, limit: int
+    ) -> Receipt:
+        """Note a lookup that settled nothing, unless another one has begun since `receipt`.
+
+        One without an answer uses up one of `limit`.
+        Durable when it returns: the count, fsynced; at `limit` the receipt is exhausted.
+        """
+        ...
+
+    async def list_receipts(
+        self, *, ambiguous_only: bool, limit: int, run_id: str | None = None
+    ) -> Sequence[Receipt]:
+        """Return receipts, the newest first."""
+        ...

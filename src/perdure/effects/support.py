@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from perdure.errors import InvalidFunction
+
+
+class SideEffectSupport(enum.StrEnum):
+    """What a target can do about a repeated effect."""
+
+    IDEMPOTENT = "idempotent"
+    """It accepts the operation key and applies the effect once."""
+
+    OUTCOME_QUERYABLE = "outcome_queryable"
+    """It can be asked what became of an earlier attempt."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    """Neither. A repeated attempt may apply the effect twice."""
+
+
+class OnAmbiguous(enum.StrEnum):
+    """What happens when nobody can be asked whether an effect was applied."""
+
+    ASK = "ask"
+    """The run waits, and a person settles it."""
+
+    RETRY = "retry"
+    """It is sent again, and the risk of a duplicate is recorded."""
+
+    TELL = "tell"
+    """The caller gets an outcome that says so; the receipt stays ambiguous."""
+
+
+class EffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How an effect is applied and how doubt about it is settled.
+
+    `target` names what it acts on. `timeout_seconds` bounds one attempt; None for no bound.
+    `key_valid_for_seconds` is how long the target remembers an operation key; None for always.
+    `settle_seconds` is how long after the end of an attempt its effect may still appear at the
+    target. `reconcile_attempts` is how many lookups without an answer are made.
+    """
+
+    support: SideEffectSupport = SideEffectSupport.AT_LEAST_ONCE
+    target: str = ""
+    on_ambiguous: OnAmbiguous = OnAmbiguous.ASK
+    timeout_seconds: float | None = None
+    key_valid_for_seconds: float | None = None
+    settle_seconds: float = 0.0
+    reconcile_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_seconds", "key_valid_for_seconds", "settle_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= 0:
+                raise InvalidFunction(f"an effect's {name} is 0 or more seconds, not {seconds!r}")
+        if self.reconcile_attempts < 1:
+            raise InvalidFunction(
+                f"an effect's reconcile_attempts is 1 or more, not {self.reconcile_attempts!r}"
+            )
