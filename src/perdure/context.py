@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from perdure.canonical import decode, encode
 from perdure.errors import ForeignTask, InvalidInvocation, InvalidPayload
@@ -18,6 +16,10 @@ from perdure.journal.record import Outcome, Success
 from perdure.perform import Performed, Performer
 from perdure.ports import Handler
 from perdure.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    import random
+    import uuid
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,6 +128,8 @@ class Context:
 
         Raises `ForeignTask` from a task that does not own this context.
         """
+        import uuid  # costs more at start-up than most programs need it
+
         return uuid.UUID(bytes=self._entropy("uuid")[:16], version=4)
 
     def random(self) -> random.Random:
@@ -133,6 +137,8 @@ class Context:
 
         Raises `ForeignTask` from a task that does not own this context.
         """
+        import random
+
         return random.Random(self._entropy("random"))  # noqa: S311 - replay needs the same numbers
 
     def key(self, step_id: str, sequence: int) -> str:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.clock import Clock
 from perdure.errors import InvalidUrl
 from perdure.observe import Observer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SQLITE: Final = "sqlite:///"
 
@@ -26,6 +28,8 @@ def path_of(url: str) -> Path:
     path = url.removeprefix(_SQLITE)
     if not path or path.startswith(":memory:") or "?" in path:
         raise InvalidUrl(f"{url!r} names no file; runs live in one, such as sqlite:///runs.db")
+    from pathlib import Path  # a tenth of what importing perdure would cost with it
+
     return Path(path)
 
 

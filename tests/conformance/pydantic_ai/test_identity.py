@@ -26,6 +26,7 @@ def replayed(journal: MemoryJournal, code: Any) -> Any:
 
 
 def test_an_id_that_a_model_uses_again_and_a_toolset_made_anew_are_another_call() -> None:
+    """T10."""
     sent: Counter[str] = Counter()
 
     def sender(ctx: RunContext[None]) -> FunctionToolset[None]:
@@ -81,6 +82,7 @@ def test_calls_that_reach_no_tool_use_up_their_numbers() -> None:
 
 
 def test_listing_an_mcp_server_is_journalled_whether_the_process_is_warm_or_cold() -> None:
+    """T05."""
     server = MCPServer("clock")
     agent = Agent(
         ScriptedModel(["Hello."]),
