@@ -11,7 +11,7 @@ from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import NotDurable, Setting
 from perdure import App, Context
 
-_KILLED_AT = (0.2, 0.5, 0.8)
+_KILLED_AT = (0.4, 0.6, 0.8)
 _PATIENCE_SECONDS = 30.0
 
 
@@ -20,21 +20,21 @@ def check(setting: Setting, *, runs: int, operations: int) -> None:
 
     Raises `NotDurable` when an operation was called again after its result had been returned.
     """
-    folder = setting.path(f"durable-{runs}x{operations}")
-    kill_and_count(folder, "durability", runs * operations, runs, operations)
+    kill_and_count(setting, "durability", runs * operations, runs, operations)
 
 
-def kill_and_count(folder: Path, module: str, total: int, *arguments: object) -> None:
-    """Kill a child three times, let another one finish, and judge what they did by their ledger.
+def kill_and_count(setting: Setting, module: str, total: int, *arguments: object) -> None:
+    """Kill children in their midst, let one finish, and judge what they did by their ledger.
 
     The child gets the paths of a database and a ledger, and the arguments. It writes
     `called NAME` when an operation is called, `done NAME` when its result was returned, and
     says how many of all `total` were, when it has finished. Raises `NotDurable`.
     """
+    folder = setting.path("-".join(["durable", module, *map(str, arguments)]))
     ledger = Ledger(folder / "ledger")
     command = (module, folder / "runs.db", ledger.path, *arguments)
     try:
-        for share in _KILLED_AT:
+        for share in _KILLED_AT[: setting.scale(len(_KILLED_AT), 1)]:
             with Child(*command) as child:
                 _wait_for(ledger, share * total)
                 child.kill()

@@ -35,7 +35,7 @@ def measure(setting: Setting) -> list[Figure]:
 
 async def _measure(setting: Setting) -> list[Figure]:
     folder = setting.path("p13")
-    requests = setting.scale(_REQUESTS, 40)
+    requests = setting.scale(_REQUESTS, 20)
     plain = _agent(requests)
     durable = _agent(requests, capabilities=[Durable()])
     app = App(f"sqlite:///{folder / 'runs.db'}")
@@ -143,9 +143,8 @@ def _agent(requests: int, hear: Heard | None = None, **options: Any) -> Agent[No
 
 
 def _check(setting: Setting) -> None:
-    requests = setting.scale(_REQUESTS, 40)
-    total = 2 * requests - 1
-    durability.kill_and_count(setting.path("p13-durable"), "p13_agent", total, requests)
+    requests = setting.scale(_REQUESTS, 20)
+    durability.kill_and_count(setting, "p13_agent", 2 * requests - 1, requests)
 
 
 def child(database: str, ledger_path: str, requests: str) -> None:

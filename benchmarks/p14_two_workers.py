@@ -29,6 +29,8 @@ def measure(setting: Setting) -> list[Figure]:
         Child("p14_two_workers", *arguments) as one,
         Child("p14_two_workers", *arguments) as other,
     ):
+        assert [one.hear(), other.hear()] == ["ready", "ready"]
+        _go(ledger.path).touch()
         results = [one.hear(), other.hear()]
     calls = Counter(tuple(line[:2]) for line in ledger.lines())
     pids = {line[2] for line in ledger.lines()}
@@ -46,6 +48,11 @@ def measure(setting: Setting) -> list[Figure]:
             targets=[Target(0)],
         )
     ]
+
+
+def _go(ledger: Path) -> Path:
+    """Return the file whose appearance tells both workers to begin."""
+    return ledger.with_name("go")
 
 
 def child(database: str, ledger_path: str, starts: str, beyond: str) -> None:
@@ -78,6 +85,9 @@ def child(database: str, ledger_path: str, starts: str, beyond: str) -> None:
 
     async def main() -> None:
         async with app:
+            say("ready")
+            while not _go(ledger.path).exists():
+                await asyncio.sleep(0.001)
             results = await asyncio.gather(*(one(number) for number in range(int(starts))))
             say(sum(result == number for number, result in enumerate(results)))
             await asyncio.Event().wait()

@@ -11,7 +11,7 @@ from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
 from perdure import App, Context
 
-_WARMING = 3500
+_WARMING = 6500
 """Enough operations for the log to have been folded a few times, and to grow no longer."""
 
 

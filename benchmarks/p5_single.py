@@ -51,7 +51,7 @@ async def _measure(setting: Setting) -> list[Figure]:
             return median(floor_blocks[-1])
 
         async with app:
-            for _ in range(1 + 1200 // count):
+            for _ in range(1 + 2200 // count):
                 await ours()
             blocks.clear()
             samples, floors = await interleaved(setting.scale(9, 5), three_commits, ours)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from perdure.errors import DuplicateOperation
 
 Place: TypeAlias = tuple[str, int]
 """The step id and the sequence of an operation within its run."""
+
+_LOOK_SECONDS: Final = 0.05
 
 
 class Activity:
@@ -82,7 +84,8 @@ class Activity:
         while left := {task for task in self._live.values() if task is not here}:
             for task in left:
                 task.cancel()
-            await asyncio.wait(left)
+            # Not until the tasks end: one that swallows its cancellation may never do that.
+            await asyncio.wait(left, timeout=_LOOK_SECONDS)
 
 
 def this_task() -> asyncio.Task[Any]:

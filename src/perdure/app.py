@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Never, Self, TypeVar, overload
 
 from perdure.blocking import Bridge
@@ -200,6 +201,8 @@ class App:
         """The engine of the open App; raises `EngineClosed` when it is not open."""
         if self._engine is None:
             raise EngineClosed("the App is not open: use it inside `async with app:`")
+        with suppress(RuntimeError):  # there is none in this thread
+            self._engine.check_loop(asyncio.get_running_loop())
         return self._engine
 
     @property

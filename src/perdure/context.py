@@ -217,7 +217,21 @@ class Context:
         invocation = self._invocation(
             OperationKind.TOOL_CALL, "call", sequence, declared.handler_id, input_json
         )
+        performed = self._performer.recall(invocation, nested=self._nested)
+        if performed is None:
+            performed = await self._execute(invocation, declared, function, args, kwargs)
+        if isinstance(performed.outcome, Success):
+            return decode(performed.outcome.output_json)
+        return performed.output(self.key("call", sequence))
 
+    async def _execute(
+        self,
+        invocation: Invocation,
+        declared: Operation,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Performed:
         async def handler() -> Outcome:
             work = invoke(function, args, kwargs, self._performer.threads)
             if declared.timeout_seconds is None:
@@ -227,12 +241,7 @@ class Context:
                     result = await work
             return Success(encode(result, what=f"{declared.handler_id}: result"))
 
-        performed = self._performer.recall(invocation, nested=self._nested)
-        if performed is None:
-            performed = await self.execute(invocation, handler, retry=declared.retry)
-        if isinstance(performed.outcome, Success):
-            return decode(performed.outcome.output_json)
-        return performed.output(self.key("call", sequence))
+        return await self.execute(invocation, handler, retry=declared.retry)
 
     def _next(self) -> int:
         self._own()
@@ -275,5 +284,6 @@ async def _moment(seconds: Awaitable[float]) -> datetime:
 
 
 def _check_seconds(seconds: Any) -> None:
-    if not (isinstance(seconds, int | float) and 0 <= seconds < float("inf")):
+    # The largest is some thirty million years, and still a float.
+    if not (isinstance(seconds, int | float) and 0 <= seconds < 1e15):
         raise InvalidPayload(f"a run sleeps for a finite number of seconds, not {seconds!r}")

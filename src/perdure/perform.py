@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
 from perdure.activity import Activity, this_task
 from perdure.canonical import INPUT_LIMIT_BYTES, check_size
+from perdure.delays import retry_delay, whole_seconds
 from perdure.errors import (
     LeaseLost,
     PerdureError,
@@ -23,7 +24,7 @@ from perdure.fence import Fence
 from perdure.ids import stable_key
 from perdure.journal.digest import Digester
 from perdure.journal.failures import bounded, failure_of
-from perdure.journal.invocation import Invocation, OperationKind
+from perdure.journal.invocation import Invocation
 from perdure.journal.record import Failure, Outcome, Success, success_of
 from perdure.journal.replay import Replay
 from perdure.journal.store import (
@@ -41,9 +42,8 @@ from perdure.retry import RetryPolicy
 
 T = TypeVar("T")
 
-_RETRY_HANDLER = "perdure.retry"
 _REMEMBERED_BYTES = 4096
-_ANSWERS_A_TURN = 100
+_ANSWERS_A_TURN = 200
 
 
 class Performed(msgspec.Struct, frozen=True, gc=False):
@@ -77,13 +77,6 @@ class _Asked(msgspec.Struct, frozen=True, gc=False):
         return self.invocation.step_id, self.invocation.sequence
 
 
-class _Delay(msgspec.Struct, frozen=True):
-    delay_ms: int
-
-
-_delays = msgspec.json.Decoder(_Delay)
-
-
 class Performer:
     """Performs the operations of one run under one claim.
 
@@ -101,6 +94,7 @@ class Performer:
         self.activity = Activity(fence.run_id)
         self.executed = 0
         self.replayed = 0
+        self._refusals = 0
         self._replay = Replay(journal)
         self._digester = Digester()
         self._store = ports.store
@@ -130,7 +124,9 @@ class Performer:
         `InvalidInvocation`, `InvalidPayload` or `DuplicateOperation` (it was not called). The
         first three are sticky: the run gets nothing more done in this execution.
         """
-        self._check(nested=nested)
+        refusal = self._refusal(nested=nested)
+        if refusal is not None:
+            await self._refuse(refusal)
         digests = self._digester.digest(invocation.step_id, invocation.input_json, cuts)
         asked = _Asked(invocation, digests.whole, nested, cuts, digests.newest)
         row = self._find(asked)
@@ -149,7 +145,8 @@ class Performer:
 
         None says nothing: `perform` may still find it. Raises as `perform` does.
         """
-        self._check(nested=nested)
+        if self._refusal(nested=nested) is not None:
+            return None
         if self.replayed % _ANSWERS_A_TURN == 0 or not self._replay.holds(invocation):
             return None
         row = self._find(_Asked(invocation, _digest(invocation), nested))
@@ -165,7 +162,9 @@ class Performer:
         Durable when it returns: the record that the delay is over.
         If it raises: as `perform`.
         """
-        self._check(nested=nested)
+        refusal = self._refusal(nested=nested)
+        if refusal is not None:
+            await self._refuse(refusal)
         asked = _Asked(invocation, _digest(invocation), nested)
         row = self._find(asked)
         if row is not None:
@@ -190,15 +189,23 @@ class Performer:
         run_id = self.fence.run_id
         return [stable_key(run_id, *place) for place in self._replay.unasked()]
 
-    def _check(self, *, nested: bool) -> None:
+    def _refusal(self, *, nested: bool) -> BaseException | None:
+        """Return why an operation may not begin, or None."""
         if self.parked is not None:
-            raise RunParked(self.parked)
+            return RunParked(self.parked)
         if self.refused is not None:
-            raise self.refused
+            return self.refused
         if self.lost:
-            raise LeaseLost(self.fence.run_id)
+            return LeaseLost(self.fence.run_id)
         if self.activity.refuses(nested=nested):
-            raise RunStopped(self.fence.run_id)
+            return RunStopped(self.fence.run_id)
+        return None
+
+    async def _refuse(self, refusal: BaseException) -> NoReturn:
+        # Code that swallows the refusal and asks again must not keep the loop from the others.
+        self._refusals = min(self._refusals + 1, 10)
+        await asyncio.sleep(0.001 * 2**self._refusals)
+        raise refusal
 
     def _confirm(self) -> None:
         try:
@@ -250,14 +257,18 @@ class Performer:
         timer = self._replay.timer(retry_step, failures)
         if timer is not None:
             # A crash cut this delay short; what remains of it is waited under its own input.
-            pending = _retry_delay(invocation, retry_step, failures, timer.input_json)
+            pending = retry_delay(invocation, retry_step, failures, timer.input_json)
             await self._wait(_Asked(pending, timer.input_sha256, nested=True), timer.wake_at)
         started_at = self.clock.now()
         while True:
             self.activity.act()
             try:
                 outcome, error = await self._attempt(asked, handler)
-                if retry is None or error is None or not retry.allows(error, attempt):
+                if (
+                    not isinstance(error, Exception)
+                    or retry is None
+                    or not retry.allows(error, attempt)
+                ):
                     return await self._record(asked, outcome, attempt, started_at)
             finally:
                 self.activity.rest()
@@ -276,13 +287,16 @@ class Performer:
         try:
             outcome = await handler()
             error = None
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             if this_task().cancelling() > cancellations:
                 # What a handler makes of its cancellation says nothing about the operation.
                 raise asyncio.CancelledError from raised
-            outcome, error = failure_of(raised), raised
+            outcome = failure_of(raised)
+            error = raised if isinstance(raised, Exception) else None
         # Code that swallowed a signal of an operation below this one has no outcome to record.
-        self._check(nested=True)
+        refusal = self._refusal(nested=True)
+        if refusal is not None:
+            raise refusal
         self._probe(f"operation.called {place}")
         return bounded(outcome, len(invocation.input_json)), error
 
@@ -300,7 +314,7 @@ class Performer:
         document = msgspec.json.encode(
             {"delay_ms": round(seconds * 1000), "error_name": failure.error_name}
         )
-        again = _retry_delay(invocation, step_id, attempt, document)
+        again = retry_delay(invocation, step_id, attempt, document)
         await self.delay(again, seconds, nested=True)
 
     async def _begin_timer(self, asked: _Asked, wake_at: float) -> TimerRow:
@@ -316,7 +330,7 @@ class Performer:
     async def _wait(self, asked: _Asked, wake_at: float) -> None:
         started_at = self.clock.now()
         # Wall time may have been set since the delay began: it never waits for more than the whole.
-        whole = _delays.decode(asked.invocation.input_json).delay_ms / 1000
+        whole = whole_seconds(asked.invocation)
         await self.clock.sleep(min(max(0.0, wake_at - started_at), whole))
         await self._record(asked, Success(b"{}"), 1, started_at)
 
@@ -374,12 +388,6 @@ class Performer:
 
 def _digest(invocation: Invocation) -> bytes:
     return hashlib.sha256(invocation.input_json).digest()
-
-
-def _retry_delay(of: Invocation, step_id: str, number: int, input_json: bytes) -> Invocation:
-    return Invocation(
-        of.run_id, step_id, number, OperationKind.RETRY_DELAY, _RETRY_HANDLER, input_json
-    )
 
 
 def _check_new(invocation: Invocation) -> None:

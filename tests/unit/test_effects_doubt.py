@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from perdure import OperationIdentity, ReceiptStore, guard
+from perdure.clock import SystemClock
 from perdure.effects.answer import Decision, Landed, NeverWill, SendAgain
 from perdure.effects.receipt import ReceiptState
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
@@ -236,3 +239,39 @@ def test_whoever_lists_sees_what_a_dead_process_left(tmp_path: Path) -> None:
 def test_a_policy_is_made_of_times_and_counts(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidFunction, match=next(iter(wrong))):
         EffectPolicy(support=SideEffectSupport.IDEMPOTENT, on_ambiguous=OnAmbiguous.ASK, **wrong)
+
+
+class Hurried(SystemClock):
+    """A clock on which nobody waits."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_target_that_never_answers_is_not_sent_to_without_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        sent = 0
+
+        async def send(identity: OperationIdentity) -> None:
+            nonlocal sent
+            sent += 1
+            raise ConnectionError("refused \ud800")
+
+        async def lookup(identity: OperationIdentity) -> NeverWill:
+            return NeverWill("\ud800")
+
+        url = f"sqlite:///{tmp_path / 'receipts.db'}"
+        async with ReceiptStore(url, clock=Hurried()) as store:
+            with pytest.raises(EffectAmbiguous):
+                await guard(
+                    store,
+                    OperationIdentity("run", "key", "bank"),
+                    send,
+                    policy=EffectPolicy(
+                        support=SideEffectSupport.OUTCOME_QUERYABLE, timeout_seconds=1.0
+                    ),
+                    lookup=lookup,
+                )
+        assert sent == 5
+
+    run(main())

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import App, Context, RunHandle, RunState, current
 from perdure.errors import EngineClosed
-from tests.harness import RUN, app_on, run
+from tests.harness import RUN, Pause, app_on, run
 
 
 async def _open_on_closing(handle: RunHandle[Any], go: asyncio.Event) -> None:
@@ -191,3 +191,82 @@ def test_run_sync_goes_on_with_its_own_run_and_survives_an_interrupt_that_code_r
     run(queue())
     with pytest.raises(Exception, match="KeyboardInterrupt"):
         app.run_sync(work, run_id=RUN)
+
+
+def test_code_that_swallows_every_refusal_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    async def number(value: int) -> int:
+        return value
+
+    async def main() -> Any:
+        pause = Pause()
+        first = app_on(tmp_path)
+
+        @first.run(version=1, name="stubborn")
+        async def recorded(context: Context) -> None:
+            await context.call(number, 1)
+            await pause()
+
+        async with first:
+            await first.start("stubborn", run_id=RUN)
+            await pause.reached.wait()
+        second = app_on(tmp_path)
+
+        @second.run(version=1, name="stubborn")
+        async def stubborn(context: Context) -> str:
+            for _ in range(20):
+                try:
+                    await context.call(number, 2)
+                except BaseException:  # noqa: BLE001 - as some code does
+                    continue
+            return "gave up"
+
+        @second.run(version=1)
+        async def other(context: Context) -> int:
+            return await context.call(number, 3)
+
+        async with second:
+            assert await (await second.start(other)).result() == 3
+            assert (await second.find(RUN)).state in {RunState.PENDING, RunState.RUNNING}
+
+    run(main())
+
+
+def test_an_operation_that_exits_fails_and_ends_no_worker(
+    tmp_path: Path,
+) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def main() -> list[str]:
+        app = app_on(tmp_path)
+
+        @app.run(version=1)
+        async def exits(context: Context) -> str:
+            first, second = await asyncio.gather(
+                context.call(leave), context.call(leave), return_exceptions=True
+            )
+            return f"{first} {second}"
+
+        async with app:
+            result = await (await app.start(exits)).result()
+            return [part for part in result.split() if part == "SystemExit:"]
+
+    assert run(main()) == ["SystemExit:", "SystemExit:"]
+
+
+def test_an_app_is_used_in_the_loop_that_opened_it(tmp_path: Path) -> None:
+    app = app_on(tmp_path)
+
+    @app.run(version=1)
+    async def work(context: Context) -> int:
+        return 1
+
+    async def main() -> str:
+        async with app:
+            try:
+                await asyncio.to_thread(lambda: asyncio.run(app.start(work)))
+            except EngineClosed as error:
+                return str(error)
+        return ""
+
+    assert "another event loop" in run(main())

@@ -24,6 +24,7 @@ from perdure.errors import (
     PerdureError,
 )
 from perdure.observe import Observer
+from perdure.wording import text_of
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -103,6 +104,8 @@ class Guard:
             case ReceiptState.AMBIGUOUS:
                 return await self._reconciler.resolve(effect, receipt, sent)
             case ReceiptState.FAILED:
+                if sent > 1:
+                    await self._reconciler.pause(receipt, sent)
                 return await self.ledger.claim(effect)
             case ReceiptState.COMPLETED:
                 return Standing(receipt)
@@ -136,19 +139,21 @@ class Guard:
                 return await effect.send(effect.identity)
         except (EffectRejected, EffectNotSent) as refusal:
             await self._refuse(receipt, settle, refusal)
-        except asyncio.CancelledError:
+        except Exception as error:  # noqa: BLE001 - all but a reported refusal leaves doubt
+            problem = f"{type(error).__name__}: {text_of(error)}"
+            # What was only told to stop may send on, in a thread of its own.
+            stopped = not limit.expired()
+            await self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem, stopped=stopped)
+        except BaseException as stop:
             # Whether it went out is unknown, and the receipt must say so before this task ends.
-            problem = "the attempt was cancelled"
+            cancelled = isinstance(stop, asyncio.CancelledError)
+            how = "cancelled" if cancelled else f"stopped by {type(stop).__name__}"
+            problem = f"the attempt was {how}"
             with suppress(PerdureError):  # what is not written is doubted by the next caller
                 await asyncio.shield(
                     self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem)
                 )
             raise
-        except Exception as error:  # noqa: BLE001 - all but a reported refusal leaves doubt
-            problem = f"{type(error).__name__}: {error}"
-            # What was only told to stop may send on, in a thread of its own.
-            stopped = not limit.expired()
-            await self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem, stopped=stopped)
         return None
 
     async def _seconds_left(self, standing: Standing, settle: Settle) -> float | None:
@@ -182,7 +187,7 @@ class Guard:
         open_still = receipt.earlier_unknown and not by_key
         move = Move.DOUBT if open_still else Move.REFUSE
         settled, _ = await self.ledger.settle(
-            receipt, settle, move, problem=str(refusal), stopped=True
+            receipt, settle, move, problem=text_of(refusal), stopped=True
         )
         if settled.state is ReceiptState.FAILED:
             raise refusal

@@ -14,6 +14,7 @@ from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
 from perdure.errors import EffectAmbiguous, EffectInProgress
 from perdure.observe import Observer
+from perdure.wording import printable, text_of
 
 _LOOKUP_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
@@ -43,12 +44,12 @@ class Reconciler:
             # What was sent before was not sent the way that this support needs.
             support = SideEffectSupport.AT_LEAST_ONCE
         if support is SideEffectSupport.IDEMPOTENT and self._key_is_valid(policy, receipt, sent):
-            await self._pause(receipt, sent)
+            await self.pause(receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=True)
         if effect.lookup is not None and support is not SideEffectSupport.AT_LEAST_ONCE:
             return await self._ask(effect, receipt, effect.lookup, sent)
         if policy.on_ambiguous is OnAmbiguous.RETRY:
-            await self._pause(receipt, sent)
+            await self.pause(receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=True, risk=True)
         tell = policy.on_ambiguous is OnAmbiguous.TELL
         why = receipt.problem or "nobody knows how it ended"
@@ -61,7 +62,8 @@ class Reconciler:
         arrives_at = self._clock.now() + _pause_seconds(sent) + (policy.timeout_seconds or 0.0)
         return arrives_at < receipt.first_claimed_at + policy.key_valid_for_seconds
 
-    async def _pause(self, receipt: Receipt, sent: int) -> None:
+    async def pause(self, receipt: Receipt, sent: int) -> None:
+        """Wait longer before each repeat; raises `EffectAmbiguous` once there were too many."""
         if sent >= _MOST_SENT:
             raise _ambiguous(receipt, f"{sent} attempts had no answer, the last: {receipt.problem}")
         await self._clock.sleep(_pause_seconds(sent))
@@ -76,7 +78,7 @@ class Reconciler:
         asked_at = self._clock.now()
         try:
             answer = await _answer_of(lookup, effect)
-        except asyncio.CancelledError:
+        except BaseException:
             await asyncio.shield(self._end(effect, receipt, asked_at))
             raise
         match answer:
@@ -84,7 +86,7 @@ class Reconciler:
                 payload = encode(answer.result)
                 return await self._settle(receipt, Move.COMPLETE, payload=payload)
             case NeverWill():
-                return await self._settle(receipt, Move.RULE_OUT, problem=answer.why)
+                return await self._settle(receipt, Move.RULE_OUT, problem=printable(answer.why))
             case NotYet():
                 return await self._wait_or_send(effect, receipt, asked_at, sent)
             case Unknown():
@@ -114,7 +116,7 @@ class Reconciler:
     ) -> Standing:
         end = receipt.resend_after
         if end is not None and asked_at >= end:
-            await self._pause(receipt, sent)
+            await self.pause(receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=False)
         current = await self._end(effect, receipt, asked_at if end is None else end)
         if end is None:
@@ -149,7 +151,7 @@ class Reconciler:
 
 
 def _pause_seconds(sent: int) -> float:
-    return _PAUSE_SECONDS * 2 ** (sent - 1) if sent else 0.0
+    return _PAUSE_SECONDS * 2 ** (min(sent, _MOST_SENT) - 1) if sent else 0.0
 
 
 def _ambiguous(receipt: Receipt, why: str, *, needs_person: bool = True) -> EffectAmbiguous:
@@ -163,7 +165,7 @@ async def _answer_of(lookup: Callable[..., Awaitable[object]], effect: Effect) -
         if isinstance(answer, Landed):
             encode(answer.result, what="the lookup's result")
     except Exception as error:  # noqa: BLE001 - a lookup that fails has said nothing
-        return Unknown(f"{type(error).__name__}: {error}")
+        return Unknown(f"{type(error).__name__}: {text_of(error)}")
     if isinstance(answer, Landed | NeverWill | NotYet | Unknown):
         return answer
     return Unknown(f"the lookup returned {answer!r}, which is no answer")

@@ -67,6 +67,15 @@ class Engine:
         self._worker: Worker | None = None
         self._waiting: dict[str, list[asyncio.Future[RunEnd]]] = {}
         self._ticks: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise `EngineClosed` in another event loop than the one that opened this engine."""
+        if loop is not self._loop:
+            raise EngineClosed(
+                "the App is open in another event loop: use it there, for instance through"
+                " asyncio.run_coroutine_threadsafe"
+            )
 
     async def open(self, *, work: bool, only_started: bool = False) -> None:
         """Begin to watch the store and, with `work`, to execute runs.

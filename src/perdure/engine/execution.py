@@ -15,6 +15,7 @@ from perdure.journal.failures import failure_of
 from perdure.perform import Performer
 
 _TRACEBACK_CHARACTERS: Final = 8192
+_MOST_UNEXPLAINED: Final = 5
 
 
 class StopReason(enum.Enum):
@@ -121,12 +122,19 @@ class Execution:
                 return RunEnd(RunState.CANCELLED)
             case StopReason.CLOSING | StopReason.LOST:
                 return None
-            case None if self.task is not None and self.task.cancelling():
-                # By whoever shuts the loop down without closing the App: the run goes on later.
+            case None if self._cancelled_by_others():
+                # By whoever shuts the loop down without closing the App, or by anybody else: the
+                # run goes on later.
+                self.reason = StopReason.CLOSING
                 return None
             case None:
                 problem = RunProblem("CancelledError", "CancelledError", "the run cancelled itself")
                 return RunEnd(RunState.FAILED, problem=problem)
+
+    def _cancelled_by_others(self) -> bool:
+        # Nobody can tell them from code that cancels its own task, which would do so for ever.
+        cancelled = self.task is not None and self.task.cancelling() > 0
+        return cancelled and self.claim.fence.generation < _MOST_UNEXPLAINED
 
 
 def _ended(state: RunState, error: BaseException) -> RunEnd:

@@ -255,6 +255,8 @@ class Worker:
                 self._settled(run_id, end)
             elif execution.reason is StopReason.CLOSING:
                 log.info("run %s: given back, to go on later", run_id)
+                if not self._closing:
+                    await self._give_back(claim)
             else:
                 self._observer.count("perdure_lease_lost_total")
                 log.warning("run %s: this worker does not own it any more", run_id)

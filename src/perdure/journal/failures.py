@@ -7,6 +7,7 @@ from perdure.errors import OperationFailed
 from perdure.ids import error_name_of
 from perdure.journal.record import Failure, Outcome
 from perdure.journal.store import pack_outcome
+from perdure.wording import printable, text_of
 
 _ENVELOPE_BYTES = 1024
 
@@ -19,10 +20,10 @@ def failure_of(error: BaseException) -> Failure:
     """
     if isinstance(error, OperationFailed):
         data = None if error.data is None else msgspec.json.encode(error.data)
-        message = _printable(error.message)
+        message = printable(error.message)
         return Failure(error.code, error.retryable, error.type_name, message, data)
     kind = type(error)
-    return Failure(error_name_of(kind), type_name=_qualified(kind), message=_text_of(error))
+    return Failure(error_name_of(kind), type_name=_qualified(kind), message=text_of(error))
 
 
 def bounded(outcome: Outcome, input_bytes: int) -> Outcome:
@@ -42,14 +43,3 @@ def _qualified(kind: type[BaseException]) -> str:
     if kind.__module__ == "builtins":
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return _printable(str(error))
-    except Exception as broken:  # noqa: BLE001 - an error that cannot say what it is, is still one
-        return f"it has no message: its __str__ raises {type(broken).__name__}"
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import suppress
 from typing import Final
 
-LOG_PAGES: Final = 2000
+LOG_PAGES: Final = 4000
 """About how long the log grows, in pages, before it is folded back into the file."""
 
 UNFOLDED_PAGES: Final = 4 * LOG_PAGES

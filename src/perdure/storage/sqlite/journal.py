@@ -154,21 +154,15 @@ def _fence(fence: Fence) -> dict[str, Any]:
 
 
 def _journal_row(row: tuple[Any, ...]) -> JournalRow:
-    step_id, sequence, kind, handler_id, digest, status, *rest, packing, payload = row
-    attempt, finished_at, nested = rest
-    if payload is not None and packing != pieces.PLAIN:
+    # Built column by column: loading them is a good part of what a replay of many records costs.
+    step_id, sequence, kind, handler_id, digest, status, attempt, at, nested, packing, payload = row
+    if packing != pieces.PLAIN and payload is not None:
         payload = pieces.unpack(packing, payload)
+    if sequence < 0:
+        sequence = unsigned(sequence)
+    nested = nested != 0
     return JournalRow(
-        step_id,
-        unsigned(sequence),
-        kind,
-        handler_id,
-        digest,
-        status,
-        payload,
-        attempt,
-        finished_at,
-        bool(nested),
+        step_id, sequence, kind, handler_id, digest, status, payload, attempt, at, nested
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from pathlib import Path
 
 from perdure.errors import StorageReadOnly
@@ -19,6 +20,10 @@ class Liveness:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
+        if hasattr(os, "register_at_fork"):
+            # A child that kept the lock would hide the death of its parent.
+            forget = weakref.WeakMethod(self._let_go)
+            os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     def hold(self, holder: str) -> None:
         """Take the lock of a new holder; it is freed by `release` or by the end of the process.
@@ -71,6 +76,11 @@ class Liveness:
             self.release(holder)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
+
+    def _let_go(self) -> None:
+        for descriptor in self._held.values():
+            os.close(descriptor)
+        self._held.clear()
 
     def _create(self, holder: str) -> int:
         while True:

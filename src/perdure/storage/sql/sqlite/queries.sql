@@ -99,7 +99,7 @@ WHERE run_id = :run_id AND state IN ('pending', 'running', 'needs_attention');
 
 -- name: resume_run
 -- Make a run that failed or needs attention wait for a worker again.
-UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL
+UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL, cancel_requested = 0
 WHERE run_id = :run_id AND state IN ('needs_attention', 'failed');
 
 -- name: insert_worker
