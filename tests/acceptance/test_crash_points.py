@@ -17,7 +17,7 @@ from tests.acceptance.children import notes, query, run, running, until
 from tests.acceptance.mcp_counter import serve
 
 _AT_ONCE = 2 * (os.cpu_count() or 1)
-_CHAINS = int(os.environ.get("PERDURE_TEST_CRASH_CHAINS", "40"))
+_CHAINS = int(os.environ.get("PERDURE_TEST_CRASH_CHAINS", "30"))
 _CRASHES_A_CHAIN = 3
 
 Crash = tuple[str, int]
