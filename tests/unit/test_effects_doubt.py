@@ -262,7 +262,7 @@ def test_a_target_that_never_answers_is_not_sent_to_without_end(tmp_path: Path) 
 
         url = f"sqlite:///{tmp_path / 'receipts.db'}"
         async with ReceiptStore(url, clock=Hurried()) as store:
-            with pytest.raises(EffectAmbiguous):
+            with pytest.raises(EffectRejected, match="5 attempts were not applied"):
                 await guard(
                     store,
                     OperationIdentity("run", "key", "bank"),

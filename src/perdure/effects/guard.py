@@ -105,7 +105,7 @@ class Guard:
                 return await self._reconciler.resolve(effect, receipt, sent)
             case ReceiptState.FAILED:
                 if sent > 1:
-                    await self._reconciler.pause(receipt, sent)
+                    await self._reconciler.repeat(receipt, sent)
                 return await self.ledger.claim(effect)
             case ReceiptState.COMPLETED:
                 return Standing(receipt)

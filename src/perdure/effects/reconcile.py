@@ -12,7 +12,7 @@ from perdure.effects.effect import Effect
 from perdure.effects.ledger import Ledger, Standing
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
-from perdure.errors import EffectAmbiguous, EffectInProgress
+from perdure.errors import EffectAmbiguous, EffectInProgress, EffectRejected
 from perdure.observe import Observer
 from perdure.wording import printable, text_of
 
@@ -44,12 +44,12 @@ class Reconciler:
             # What was sent before was not sent the way that this support needs.
             support = SideEffectSupport.AT_LEAST_ONCE
         if support is SideEffectSupport.IDEMPOTENT and self._key_is_valid(policy, receipt, sent):
-            await self.pause(receipt, sent)
+            await self._pause(receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=True)
         if effect.lookup is not None and support is not SideEffectSupport.AT_LEAST_ONCE:
             return await self._ask(effect, receipt, effect.lookup, sent)
         if policy.on_ambiguous is OnAmbiguous.RETRY:
-            await self.pause(receipt, sent)
+            await self._pause(receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=True, risk=True)
         tell = policy.on_ambiguous is OnAmbiguous.TELL
         why = receipt.problem or "nobody knows how it ended"
@@ -62,7 +62,13 @@ class Reconciler:
         arrives_at = self._clock.now() + _pause_seconds(sent) + (policy.timeout_seconds or 0.0)
         return arrives_at < receipt.first_claimed_at + policy.key_valid_for_seconds
 
-    async def pause(self, receipt: Receipt, sent: int) -> None:
+    async def repeat(self, receipt: Receipt, sent: int) -> None:
+        """Wait longer before each repeat of what was ruled out; `EffectRejected` after too many."""
+        if sent >= _MOST_SENT:
+            raise EffectRejected(f"{sent} attempts were not applied, the last: {receipt.problem}")
+        await self._clock.sleep(_pause_seconds(sent))
+
+    async def _pause(self, receipt: Receipt, sent: int) -> None:
         """Wait longer before each repeat; raises `EffectAmbiguous` once there were too many."""
         if sent >= _MOST_SENT:
             raise _ambiguous(receipt, f"{sent} attempts had no answer, the last: {receipt.problem}")
@@ -116,7 +122,7 @@ class Reconciler:
     ) -> Standing:
         end = receipt.resend_after
         if end is not None and asked_at >= end:
-            await self.pause(receipt, sent)
+            await self._pause(receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=False)
         current = await self._end(effect, receipt, asked_at if end is None else end)
         if end is None:
