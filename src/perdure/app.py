@@ -15,7 +15,7 @@ from perdure.engine.store import RunRow, RunState, RunStore
 from perdure.engine.worker import WorkerOptions
 from perdure.errors import EngineClosed, InvalidFunction, StorageMissing
 from perdure.observe import Observer
-from perdure.ports import Ports, Probe
+from perdure.ports import Ports, Probe, no_probe
 from perdure.urls import open_storage, path_of
 
 F = TypeVar("F", bound=Function)
@@ -50,7 +50,7 @@ class App:
         self._path = path_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
-        self._probe = probe or _no_probe
+        self._probe = probe or no_probe
         self._registry = Registry()
         self._engine: Engine | None = None
 
@@ -262,7 +262,3 @@ class App:
 
     def _open_store(self) -> RunStore:
         return open_storage(self.url, self._clock, self.observer, self._busy_seconds, self._probe)
-
-
-def _no_probe(point: str) -> None:
-    del point

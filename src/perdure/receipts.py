@@ -26,7 +26,7 @@ from perdure.errors import (
     UnknownEffect,
 )
 from perdure.observe import Observer
-from perdure.ports import Probe
+from perdure.ports import Probe, no_probe
 from perdure.urls import open_storage, path_of
 
 _POLL_SECONDS: Final = 0.02
@@ -59,7 +59,7 @@ class ReceiptStore:
         self._name = name
         self._lease_seconds = lease_seconds
         self._clock = clock or SystemClock()
-        self._probe = probe or _no_probe
+        self._probe = probe or no_probe
         self._audit = audit or NoAudit()
         self._busy_seconds = busy_seconds
         path_of(url)  # a malformed URL is refused here, and not at the first use
@@ -286,7 +286,3 @@ def _ignore(news: WorkerNews) -> None:
 
 def _nothing() -> None:
     """Do nothing: a lease that was lost is noticed where it is used."""
-
-
-def _no_probe(point: str) -> None:
-    del point

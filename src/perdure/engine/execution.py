@@ -13,6 +13,7 @@ from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
 from perdure.errors import LeaseLost, RunParked, RunStopped, UnaskedOperation
 from perdure.journal.failures import failure_of
 from perdure.perform import Performer
+from perdure.wording import printable
 
 _TRACEBACK_CHARACTERS: Final = 8192
 _MOST_UNEXPLAINED: Final = 5
@@ -145,6 +146,5 @@ def _ended(state: RunState, error: BaseException) -> RunEnd:
 
 
 def _traceback(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error))
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = printable("".join(traceback.format_exception(error)))
     return text[-_TRACEBACK_CHARACTERS:]

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import StorageError, StorageReadOnly
+from perdure.fence import Fence
 from perdure.observe import Observer
 from perdure.storage.queries import load_queries
 from perdure.storage.sqlite.checkpoint import UNFOLDED_PAGES
@@ -168,3 +169,8 @@ def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
             time.sleep(0.002)
         else:
             return
+
+
+def fence_row(fence: Fence) -> dict[str, Any]:
+    """Return a fence as the parameters that a statement names it by."""
+    return {"run_id": fence.run_id, "holder": fence.holder, "generation": fence.generation}

@@ -10,7 +10,7 @@ from perdure.fence import Fence
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, JournalRow, NewRecord, TimerRow, pack_outcome
 from perdure.storage.sqlite import pieces
-from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.database import Database, fence_row
 
 WHOLE_JOURNAL_PAYLOAD_BYTES: Final = 4096
 """The largest payload that comes along when a whole journal is read."""
@@ -91,7 +91,7 @@ class SqliteJournal:
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
         row = {
-            **_fence(fence),
+            **fence_row(fence),
             "step_id": invocation.step_id,
             "sequence": _signed(invocation.sequence),
             "kind": invocation.kind.value,
@@ -147,10 +147,6 @@ def _record_row(fence: Fence, record: NewRecord, tail: bytes) -> dict[str, Any]:
         "payload_bytes": len(payload),
         "payload": packed,
     }
-
-
-def _fence(fence: Fence) -> dict[str, Any]:
-    return {"run_id": fence.run_id, "holder": fence.holder, "generation": fence.generation}
 
 
 def _journal_row(row: tuple[Any, ...]) -> JournalRow:

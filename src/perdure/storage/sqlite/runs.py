@@ -20,7 +20,7 @@ from perdure.engine.store import (
 )
 from perdure.errors import LeaseLost, UnknownRun
 from perdure.fence import Fence
-from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.database import Database, fence_row
 from perdure.storage.sqlite.journal import unsigned
 
 _problems: Final = msgspec.json.Decoder(RunProblem)
@@ -101,7 +101,7 @@ class SqliteRuns:
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
         row = {
-            **_fence(fence),
+            **fence_row(fence),
             "state": end.state.value,
             "output": end.output_json,
             "problem": None if end.problem is None else msgspec.json.encode(end.problem),
@@ -121,7 +121,7 @@ class SqliteRuns:
         Durable when it returns: the release, fsynced. Does nothing when the fence does not hold.
         """
         row = {
-            **_fence(fence),
+            **fence_row(fence),
             "ending": "released",
             "executed": 0,
             "replayed": 0,
@@ -280,7 +280,3 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
 
 def _served(served: Sequence[tuple[str, int]]) -> str:
     return msgspec.json.encode([f"{name}@{version}" for name, version in served]).decode()
-
-
-def _fence(fence: Fence) -> dict[str, Any]:
-    return {"run_id": fence.run_id, "holder": fence.holder, "generation": fence.generation}
