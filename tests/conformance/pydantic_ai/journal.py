@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from perdure.canonical import RECORD_LIMIT_BYTES
 from perdure.clock import SystemClock
 from perdure.context import Context
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
-from perdure.journal.store import Journal, JournalRow, NewRecord, TimerRow, pack_outcome
+from perdure.journal.store import Journal, NewRecord, TimerRow, row_of, timer_of
 from perdure.observe import Observer
 from perdure.perform import Performer
-from perdure.ports import Ports
+from perdure.ports import Ports, no_probe
 
 T = TypeVar("T")
 
@@ -35,10 +36,11 @@ class MemoryJournal:
 
     async def execute(self, code: Callable[[Context], Awaitable[T]]) -> T:
         journal = Journal(
-            rows=[self._row(record) for record in self.records], timers=[*self.timers.values()]
+            rows=[row_of(record, RECORD_LIMIT_BYTES) for record in self.records],
+            timers=[*self.timers.values()],
         )
         fence = Fence(self.run_id, "test", 1)
-        ports = Ports(self, SystemClock(), Observer(), lambda point: None)
+        ports = Ports(self, SystemClock(), Observer(), no_probe)
         performer = Performer(fence, journal, ports, self)
         context = Context(performer, self.started_at)
         context.enter()
@@ -83,14 +85,8 @@ class MemoryJournal:
     async def begin_timer(
         self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
     ) -> None:
-        self.timers[invocation.step_id, invocation.sequence] = TimerRow(
-            invocation.step_id,
-            invocation.sequence,
-            invocation.kind.value,
-            invocation.handler_id,
-            input_sha256,
-            invocation.input_json,
-            wake_at,
+        self.timers[invocation.step_id, invocation.sequence] = timer_of(
+            invocation, input_sha256, wake_at
         )
 
     async def read_journal(self, run_id: str) -> Journal:
@@ -101,19 +97,3 @@ class MemoryJournal:
 
     async def read_input(self, run_id: str, step_id: str, sequence: int) -> bytes:
         return self.record(step_id, sequence).invocation.input_json
-
-    def _row(self, record: NewRecord) -> JournalRow:
-        status, payload = pack_outcome(record.outcome)
-        invocation = record.invocation
-        return JournalRow(
-            invocation.step_id,
-            invocation.sequence,
-            invocation.kind.value,
-            invocation.handler_id,
-            record.input_sha256,
-            status,
-            payload,
-            record.attempt,
-            record.finished_at,
-            record.nested,
-        )
