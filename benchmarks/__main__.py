@@ -21,6 +21,7 @@ _MODULES = {
     "P6": "p6_replay",
     "P7": "p7_takeover",
     "P10": "p10_footprint",
+    "P12": "p12_receipts",
     "P13": "p13_agent",
     "P14": "p14_two_workers",
 }

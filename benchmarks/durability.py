@@ -9,7 +9,7 @@ from benchmarks.child import Child, say
 from benchmarks.ledger import Ledger
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import NotDurable, Setting
-from perdure import App, Context
+from perdure import App, Context, operation
 
 _KILLED_AT = (0.4, 0.6, 0.8)
 _PATIENCE_SECONDS = 30.0
@@ -78,6 +78,7 @@ def child(database: str, ledger_path: str, runs: str, operations: str) -> None:
     app = App(f"sqlite:///{database}")
     payload = text(PAYLOAD_BYTES)
 
+    @operation(read_only=True)
     async def touch(name: str, payload: str) -> str:
         ledger.write("called", name)
         return payload

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.child import Child, say
 from benchmarks.ledger import Ledger
 from benchmarks.row import Figure, NotDurable, Row, Setting, Target
-from perdure import App, Context
+from perdure import App, Context, operation
 
 _STARTS_AT_ONCE = 8
 _LONG_SECONDS = 0.7
@@ -60,6 +60,7 @@ def child(database: str, ledger_path: str, starts: str, beyond: str) -> None:
     ledger = Ledger(Path(ledger_path))
     app = App(f"sqlite:///{database}")
 
+    @operation(read_only=True)
     async def first(number: int) -> None:
         ledger.write("first", number, os.getpid())
         if number % 100 == 0 and beyond == "1":
@@ -67,6 +68,7 @@ def child(database: str, ledger_path: str, starts: str, beyond: str) -> None:
         elif number % 10 == 0:
             await asyncio.sleep(_LONG_SECONDS)
 
+    @operation(read_only=True)
     async def second(number: int) -> int:
         ledger.write("second", number, os.getpid())
         return number

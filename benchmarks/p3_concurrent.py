@@ -2,30 +2,43 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 from benchmarks import durability
 from benchmarks.floor import Floor
 from benchmarks.measure import RUNS, Ticker, interleaved, paired
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
-from perdure import App, Context
+from perdure import App, Context, effect, operation
 
 _RUNS_AT_ONCE = 64
 _OPERATIONS = 50
 
 
+@operation(read_only=True)
 async def _echo(payload: str) -> str:
+    return payload
+
+
+@effect(support="idempotent", target="bank")
+async def _charge(payload: str) -> str:
     return payload
 
 
 def measure(setting: Setting) -> list[Figure]:
     """Time many runs at once, and how long they keep the event loop from others."""
-    return asyncio.run(_measure(setting))
+    return [
+        *asyncio.run(_measure(setting, "p3", _echo, "operations", 12_000)),
+        *asyncio.run(_measure(setting, "p3-guarded", _charge, "guarded effects", 7_000)),
+    ]
 
 
-async def _measure(setting: Setting) -> list[Figure]:
-    folder = setting.path("p3")
+async def _measure(
+    setting: Setting, name: str, function: Callable[..., Any], what: str, least: float
+) -> list[Figure]:
+    folder = setting.path(name)
     payload = text(PAYLOAD_BYTES).encode()
     app = App(f"sqlite:///{folder / 'runs.db'}")
     stalls: list[list[float]] = []
@@ -33,7 +46,7 @@ async def _measure(setting: Setting) -> list[Figure]:
     @app.run(version=1)
     async def sequence(context: Context, payload: str) -> None:
         for _ in range(_OPERATIONS):
-            await context.call(_echo, payload)
+            await context.call(function, payload)
 
     async def one() -> None:
         handle = await app.start(sequence, payload.decode())
@@ -62,27 +75,27 @@ async def _measure(setting: Setting) -> list[Figure]:
             )
             for _ in range(setting.scale(15, RUNS)):
                 await watched()
-    return [_rate(samples, floors), _stall(stalls)]
+    return [_rate(samples, floors, what, least), _stall(stalls, what)]
 
 
-def _rate(samples: list[float], floors: list[float]) -> Figure:
+def _rate(samples: list[float], floors: list[float], what: str, least: float) -> Figure:
     return Figure(
-        label=f"{_RUNS_AT_ONCE} runs of {_OPERATIONS} operations at once",
+        label=f"{_RUNS_AT_ONCE} runs of {_OPERATIONS} {what} at once",
         value=median(samples),
         unit="/s",
         floor=median(floors),
         floor_unit="/s",
         ratio=paired(samples, floors),
-        targets=[Target(12_000, at_least=True)],
+        targets=[Target(least, at_least=True)],
         samples=samples,
         floor_samples=floors,
     )
 
 
-def _stall(stalls: list[list[float]]) -> Figure:
+def _stall(stalls: list[list[float]], what: str) -> Figure:
     longest = [max(run) * 1000 for run in stalls]
     return Figure(
-        label="the same: longest time that the event loop stands still",
+        label=f"the same {what}: longest time that the event loop stands still",
         value=median(longest),
         unit="ms",
         targets=[Target(5.0)],

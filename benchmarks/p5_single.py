@@ -9,9 +9,10 @@ from benchmarks.floor import Floor
 from benchmarks.measure import interleaved, paired, percentile
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
-from perdure import App, Context
+from perdure import App, Context, operation
 
 
+@operation(read_only=True)
 async def _echo(payload: str) -> str:
     return payload
 

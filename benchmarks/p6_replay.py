@@ -12,7 +12,7 @@ from benchmarks.child import Child, say
 from benchmarks.measure import RUNS, paired
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, NotDurable, Row, Setting, Target
-from perdure import App, Context
+from perdure import App, Context, operation
 
 _RECORDS = 2000
 _RUN_ID = "recorded"
@@ -84,11 +84,13 @@ async def _child(part: str, database: Path, records: int, size: int) -> None:
             # The last commit before the first call was the claim of the run.
             times["called"] = time.perf_counter()
 
+    @operation(read_only=True)
     async def produce(payload: str, seed: int) -> str:
         nonlocal called
         called += 1
         return payload if size == PAYLOAD_BYTES else text(size, seed)
 
+    @operation(read_only=True)
     async def hold() -> None:
         seconds = times["called"] - times["committed"]
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

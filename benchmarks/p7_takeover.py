@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.child import Child, say
 from benchmarks.ledger import Ledger
 from benchmarks.row import Figure, NotDurable, Row, Setting, Target
-from perdure import App, Context
+from perdure import App, Context, operation
 
 _PATIENCE_SECONDS = 30.0
 
@@ -78,10 +78,12 @@ def _wait_for(ledger: Ledger, run_id: str, count: int) -> list[str]:
 def _app(database: Path, ledger: Ledger | None) -> App:
     app = App(f"sqlite:///{database}")
 
+    @operation(read_only=True)
     async def before(run_id: str) -> None:
         assert ledger is not None
         ledger.write("before", run_id)
 
+    @operation(read_only=True)
     async def within(run_id: str) -> None:
         assert ledger is not None
         ledger.write("within", run_id, os.getpid(), time.monotonic())

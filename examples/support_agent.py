@@ -11,7 +11,7 @@ import sys
 
 from pydantic_ai import Agent
 
-from perdure import App, Context
+from perdure import App, Context, OperationIdentity, effect, operation
 from perdure.adapters.pydantic_ai import Durable
 from perdure.testing.scripted import Call, Reply, ScriptedModel
 
@@ -27,6 +27,7 @@ app = App("sqlite:///support.db")
 
 
 @agent.tool_plain
+@operation(read_only=True)
 def look_up(order: str) -> dict[str, str]:
     """Look up an order."""
     print(f"(looking up {order})")
@@ -34,9 +35,11 @@ def look_up(order: str) -> dict[str, str]:
 
 
 @agent.tool_plain
-def refund(order: str, reason: str) -> str:
+@effect(support="idempotent", target="payments")
+def refund(order: str, reason: str, operation: OperationIdentity) -> str:
     """Refund an order."""
-    print(f"(refunding {order}: {reason})")
+    # A payment provider is given the key, and drops a repeat that it knows by it.
+    print(f"(refunding {order}: {reason}, idempotency key {operation.operation_key})")
     return f"refunded {order}"
 
 

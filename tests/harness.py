@@ -18,6 +18,7 @@ from perdure.journal.digest import Digester
 from perdure.journal.store import NewRecord
 from perdure.observe import Observer
 from perdure.storage.sqlite import SqliteStorage
+from perdure.testing.manual_clock import ManualClock
 
 T = TypeVar("T")
 
@@ -125,6 +126,16 @@ async def until(told: Callable[[], bool]) -> None:
     """Return as soon as something holds, looking again in every turn of the loop."""
     while not told():
         await asyncio.sleep(0)
+
+
+async def in_time(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
+    """Return what something comes to, letting the clock run on to whatever is slept for."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        if clock.sleeping:
+            clock.advance(clock.sleeping[0])
+        await asyncio.sleep(0)
+    return await task
 
 
 class Stored:

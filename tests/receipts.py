@@ -17,7 +17,7 @@ from perdure.observe import Observer
 from perdure.receipts import ReceiptStore, guard
 from perdure.storage.sqlite import SqliteStorage
 from perdure.testing.manual_clock import ManualClock
-from tests.harness import sql
+from tests.harness import in_time, sql
 
 CHARGE = OperationIdentity("invoice-17", "charge", "bank")
 KEY = CHARGE.operation_key
@@ -49,11 +49,13 @@ class Bank:
         self.sends = list(sends)
         self.answers = list(answers or [])
         self.sent = 0
+        self.keys: list[str] = []
         self.asked = 0
         self.reached = asyncio.Event()
 
     async def send(self, identity: OperationIdentity) -> Any:
         self.sent += 1
+        self.keys.append(identity.operation_key)
         return await self._take(self.sends)
 
     async def lookup(self, identity: OperationIdentity) -> Answer:
@@ -79,9 +81,14 @@ class Shop:
         self.clock = clock
         self.audit = Audit()
         self.points: list[str] = []
-        extra = {"probe": self.points.append, "lease_seconds": LEASE_SECONDS, **options}
+        extra = {
+            "probe": self.points.append,
+            "lease_seconds": LEASE_SECONDS,
+            "audit": self.audit,
+            **options,
+        }
         url = f"sqlite:///{folder / 'runs.db'}"
-        self.store = ReceiptStore(url, clock=clock, audit=self.audit, **extra)
+        self.store = ReceiptStore(url, clock=clock, **extra)
 
     async def pay(
         self,
@@ -105,12 +112,7 @@ class Shop:
 
     async def pay_in_time(self, bank: Bank, policy: EffectPolicy, **options: Any) -> Any:
         """Pay, and let the clock run on to whatever is slept for."""
-        task = asyncio.ensure_future(self.pay(bank, policy, **options))
-        while not task.done():
-            if self.clock.sleeping:
-                self.clock.advance(self.clock.sleeping[0])
-            await asyncio.sleep(0)
-        return await task
+        return await in_time(self.clock, self.pay(bank, policy, **options))
 
     async def receipt(self) -> Receipt:
         (receipt,) = await self.store.list()
@@ -142,6 +144,7 @@ class Receipts:
 
     def claim(self, owner: Owner, **changes: Any) -> EffectClaim:
         fields: dict[str, Any] = {
+            "operation_key": KEY,
             "identity": CHARGE,
             "support": SideEffectSupport.AT_LEAST_ONCE,
             "arguments_sha256": b"5",
@@ -151,6 +154,9 @@ class Receipts:
             **changes,
         }
         return EffectClaim(**fields)
+
+    def claim_of(self, owner: Owner, identity: OperationIdentity) -> EffectClaim:
+        return self.claim(owner, identity=identity, operation_key=identity.operation_key)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from perdure.app import App
 from perdure.context import Context, current
+from perdure.effect_function import effect
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy, SideEffectSupport
 from perdure.engine.engine import RunHandle
@@ -27,6 +28,7 @@ from perdure.errors import (
 from perdure.functions import operation
 from perdure.receipts import ReceiptStore, guard
 from perdure.retry import RetryPolicy
+from perdure.sync import guard_sync
 
 __all__ = [
     "App",
@@ -55,6 +57,8 @@ __all__ = [
     "StorageError",
     "WorkerOptions",
     "current",
+    "effect",
     "guard",
+    "guard_sync",
     "operation",
 ]

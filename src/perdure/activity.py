@@ -20,7 +20,10 @@ class Activity:
         self.interrupted = False
         self._live: dict[Place, asyncio.Task[Any]] = {}
         self._done: set[Place] = set()
-        self._acting = 0
+        self._acting: set[Place] = set()
+        self._held: set[Place] = set()
+        self._cut: set[Place] = set()
+        self._rested = asyncio.Event()
         self._stopping = False
         self._when_quiet: Callable[[], None] | None = None
 
@@ -37,15 +40,36 @@ class Activity:
         """Count an operation as under way no longer."""
         del self._live[place]
 
-    def act(self) -> None:
+    def act(self, place: Place) -> None:
         """Count a handler as under way, until `rest` once what it came to is recorded."""
-        self._acting += 1
+        self._acting.add(place)
 
-    def rest(self) -> None:
+    def rest(self, place: Place) -> None:
         """Count a handler as under way no longer."""
-        self._acting -= 1
+        self._acting.remove(place)
+        self._held.discard(place)
+        self._rested.set()
         if not self._acting and self._when_quiet is not None:
             self._when_quiet()
+
+    async def others_rest(self, place: Place, above: tuple[Place, ...]) -> None:
+        """Wait until no handler is under way but those that wait for a stop like this one.
+
+        `place` is the operation that stops the run, and `above` those that it is below of.
+        """
+        self._held.update((place, *above))
+        self._rested.set()
+        while self._acting - self._held:
+            self._rested.clear()
+            await self._rested.wait()
+
+    def cut(self, above: tuple[Place, ...]) -> None:
+        """Note that operations were refused what they asked for below themselves."""
+        self._cut.update(above)
+
+    def was_cut(self, place: Place) -> bool:
+        """Return whether an operation was refused something, and so has no outcome."""
+        return place in self._cut
 
     def done(self, place: Place) -> None:
         """Remember that an operation was recorded by this execution."""
@@ -60,7 +84,7 @@ class Activity:
 
         What a handler under way asks for below itself is still done, so that it can end.
         """
-        refused = self._stopping and not (nested and self._acting > 0)
+        refused = self._stopping and not (nested and len(self._acting) > 0)
         # Remembered, because code that swallows the refusal comes to an end that is none.
         self.interrupted = self.interrupted or refused
         return refused

@@ -9,11 +9,14 @@ from typing import Any, Never, Self, TypeVar, overload
 from perdure.blocking import Bridge
 from perdure.clock import Clock, SystemClock
 from perdure.context import Context
+from perdure.declaration import EffectDeclaration
+from perdure.effects.audit import AuditSink
 from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.store import RunRow, RunState, RunStore
 from perdure.engine.worker import WorkerOptions
 from perdure.errors import EngineClosed, InvalidFunction, StorageMissing
+from perdure.functions import declared_of
 from perdure.observe import Observer
 from perdure.ports import Ports, Probe, no_probe
 from perdure.urls import open_storage, path_of
@@ -31,8 +34,11 @@ class App:
     opens it only to start runs and look at them.
 
     `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
-    long a write waits for another process's. `clock` and `probe` are for tests: a clock that they
-    turn by hand, and a function called at each named point where a crash leaves a different state.
+    long a write waits for another process's. `audit` gets a record for each thing that happens to
+    an effect; it stays the caller's to close. `effects` are functions that `effect` declared: the
+    worker asks their lookups about what is ambiguous, also before a run has called them. `clock`
+    and `probe` are for tests: a clock that they turn by hand, and a function called at each named
+    point where a crash leaves a different state.
     """
 
     def __init__(
@@ -41,12 +47,16 @@ class App:
         *,
         worker: WorkerOptions | None = None,
         busy_seconds: float = 60.0,
+        audit: AuditSink | None = None,
+        effects: Sequence[Callable[..., Any]] = (),
         clock: Clock | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.url = url
         self.worker = worker or WorkerOptions()
         self.observer = Observer()
+        self.audit = audit
+        self._effects = dict(map(_effect_of, effects))
         self._path = path_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
@@ -235,9 +245,25 @@ class App:
 
         What it recorded stays recorded, the failures of its operations too.
 
-        Durable when it returns: the new state, fsynced. Raises `UnknownRun`.
+        Durable when it returns: the new state, fsynced. Raises `UnknownRun` or `RunErased`.
         """
         return await self.engine.resume(run_id)
+
+    async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> RunRow:
+        """Delete what an ended run was given, recorded and came to; return what is left of it.
+
+        That is a tombstone: the run's id, function, state and times, and who erased it and why. Its
+        receipts leave one each, so that its effects are never sent again. Large runs are erased in
+        several transactions, so that others can write in between. `rewrite` also writes the whole
+        file anew, while other writers wait: only then no fragment is left in the unused part of a
+        page.
+
+        Durable when it returns: the tombstone and the deletions, fsynced.
+        If it raises: `UnknownRun`, or `NotErasable` for a run that has not ended or effects that
+        somebody has to settle first, and nothing was deleted. After a `StorageError` or a crash,
+        erasing again finishes what was begun.
+        """
+        return await self.engine.erase(run_id, by=by, why=why, rewrite=rewrite)
 
     async def _open(self, *, work: bool, only_started: bool = False) -> None:
         if self._engine is not None:
@@ -245,7 +271,9 @@ class App:
         store = self._open_store()
         # Threads of their own: operations that wait must not keep the loop's others waiting.
         threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
-        ports = Ports(store, self._clock, self.observer, self._probe, threads)
+        ports = Ports(
+            store, self._clock, self.observer, self._probe, threads, self.audit, self._effects
+        )
         # Set before the first await, so that two that open it at once do not both succeed.
         self._engine = engine = Engine(store, ports, self._registry, self.worker)
         try:
@@ -262,3 +290,10 @@ class App:
 
     def _open_store(self) -> RunStore:
         return open_storage(self.url, self._clock, self.observer, self._busy_seconds, self._probe)
+
+
+def _effect_of(function: Callable[..., Any]) -> tuple[str, EffectDeclaration]:
+    declared = declared_of(function)
+    if declared.effect is None:
+        raise InvalidFunction(f"{declared.handler_id} is read_only: it has no effect to ask about")
+    return declared.handler_id, declared.effect

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,14 @@ class Bridge:
             # A run that raises it must not take the loop along, or its caller waits for ever.
             with contextlib.suppress(KeyboardInterrupt, SystemExit):
                 self._loop.run_forever()
+
+    def inside(self) -> bool:
+        """Tell whether this is the loop's own thread."""
+        return threading.current_thread() is self._thread
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Call a function in the loop and do not wait for it."""
+        self._loop.call_soon_threadsafe(function)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and return its result; an interrupt cancels it first."""

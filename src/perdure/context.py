@@ -7,10 +7,16 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
+from perdure.activity import Place
+from perdure.boundary import identity_of
 from perdure.canonical import decode, encode
+from perdure.declaration import EffectDeclaration, Reported, Verdict
+from perdure.effects.identity import OperationIdentity
+from perdure.effects.support import EffectPolicy
 from perdure.errors import ForeignTask, InvalidInvocation, InvalidPayload
-from perdure.functions import Operation, declared_of, invoke
+from perdure.functions import EndedMeanwhile, Operation, declared_of, fits, invoke
 from perdure.ids import check_identifier, shortened
+from perdure.journal.failures import failure_of
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Outcome, Success
 from perdure.perform import Performed, Performer
@@ -25,7 +31,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _current: ContextVar[Context | None] = ContextVar("perdure_context", default=None)
-_NOW: Final = Operation("perdure.now")
+_NOW: Final = Operation("perdure.now", effect=None)
+_NO_EFFECT: Final = EffectPolicy()
 
 
 def current() -> Context | None:
@@ -47,11 +54,13 @@ class Context:
         started_at: float,
         namespace: str = "",
         *,
-        nested: bool = False,
+        above: tuple[Place, ...] = (),
+        operation: tuple[Invocation, EffectPolicy] | None = None,
     ) -> None:
         self.namespace = namespace
-        self._nested = nested
         self.started_at = started_at
+        self._operation = operation
+        self._above = above
         self._performer = performer
         self._counters: dict[str, int] = {}
         self._calls = 0
@@ -61,6 +70,11 @@ class Context:
     def run_id(self) -> str:
         """The id of the run; every operation's key begins with it."""
         return self._performer.fence.run_id
+
+    @property
+    def operation(self) -> OperationIdentity | None:
+        """The identity of the operation whose handler this code is part of, or None outside."""
+        return None if self._operation is None else identity_of(*self._operation)
 
     @overload
     def call(
@@ -81,7 +95,8 @@ class Context:
         `asyncio.gather(context.call(a), context.call(b))` is the same on every execution.
 
         Durable when it returns: the result, fsynced; a replay returns it without calling.
-        If it raises: `OperationFailed` with what the function raised, now and on every replay;
+        If it raises: `OperationFailed` with what the function raised, now and on every replay.
+        What leaves its effect ambiguous parks the run instead, until a person has settled it;
         `InvalidPayload` for arguments that are not JSON values, `ForeignTask` from a task that
         does not own this context, `InvalidFunction` for one without a usable name.
         """
@@ -113,7 +128,7 @@ class Context:
         invocation = self._invocation(
             OperationKind.RETRY_DELAY, "sleep", number, "perdure.sleep", document
         )
-        return self._performer.delay(invocation, seconds, nested=self._nested)
+        return self._performer.delay(invocation, seconds, above=self._above)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the time, recorded: every execution of the run sees the same."""
@@ -146,6 +161,11 @@ class Context:
         step_id = f"{self.namespace}.{step_id}" if self.namespace else step_id
         return f"{self.run_id}/{step_id}/{sequence}"
 
+    def recorded(self, step_id: str, sequence: int) -> bool:
+        """Return whether an operation of this context is recorded, and so is not called again."""
+        step_id = f"{self.namespace}.{step_id}" if self.namespace else step_id
+        return self._performer.holds(step_id, sequence)
+
     def counter(self, name: str) -> int:
         """Return 1, 2, 3, … for each use of a name in this context."""
         number = self._counters.get(name, 0) + 1
@@ -163,17 +183,19 @@ class Context:
         *,
         retry: RetryPolicy | None = None,
         cuts: tuple[int, ...] = (),
+        effect: EffectDeclaration | None = None,
     ) -> Performed:
         """Perform one operation whose identity the caller assigned; what adapters build on.
 
         `step_id` is taken within this context's namespace. While the handler runs, `current()`
         is a context below this operation, so that what it performs has its own identity. `cuts`
-        are offsets at which the store may split the input to share equal beginnings.
+        are offsets at which the store may split the input to share equal beginnings. `effect` is
+        what the handler does to the world, or None.
 
         Durable when it returns and if it raises: as `Performer.perform`.
         """
         invocation = self._invocation(kind, step_id, sequence, handler_id, input_json)
-        return await self.execute(invocation, handler, retry=retry, cuts=cuts)
+        return await self.execute(invocation, handler, retry=retry, cuts=cuts, effect=effect)
 
     async def execute(
         self,
@@ -182,14 +204,23 @@ class Context:
         *,
         retry: RetryPolicy | None = None,
         cuts: tuple[int, ...] = (),
+        effect: EffectDeclaration | None = None,
     ) -> Performed:
         """Perform an invocation of this run that is complete, namespace included.
 
         Durable when it returns and if it raises: as `Performer.perform`.
         """
+        policy = _NO_EFFECT if effect is None else effect.policy
 
-        async def below() -> Outcome:
-            child = self._below(f"{invocation.step_id}.{invocation.sequence}", nested=True)
+        async def below() -> Outcome | Reported:
+            place = (invocation.step_id, invocation.sequence)
+            child = Context(
+                self._performer,
+                self.started_at,
+                shortened(f"{invocation.step_id}.{invocation.sequence}"),
+                above=(*self._above, place),
+                operation=(invocation, policy),
+            )
             token = _current.set(child)
             try:
                 return await handler()
@@ -197,7 +228,7 @@ class Context:
                 _current.reset(token)
 
         return await self._performer.perform(
-            invocation, below, retry=retry, cuts=cuts, nested=self._nested
+            invocation, below, retry=retry, cuts=cuts, above=self._above, effect=effect
         )
 
     def enter(self) -> None:
@@ -217,7 +248,7 @@ class Context:
         invocation = self._invocation(
             OperationKind.TOOL_CALL, "call", sequence, declared.handler_id, input_json
         )
-        performed = self._performer.recall(invocation, nested=self._nested)
+        performed = self._performer.recall(invocation, above=self._above)
         if performed is None:
             performed = await self._execute(invocation, declared, function, args, kwargs)
         if isinstance(performed.outcome, Success):
@@ -232,16 +263,39 @@ class Context:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Performed:
-        async def handler() -> Outcome:
-            work = invoke(function, args, kwargs, self._performer.threads)
-            if declared.timeout_seconds is None:
-                result = await work
-            else:
-                async with asyncio.timeout(declared.timeout_seconds):
-                    result = await work
-            return Success(encode(result, what=f"{declared.handler_id}: result"))
+        what = f"{declared.handler_id}: result"
+        ended_meanwhile = False
 
-        return await self.execute(invocation, handler, retry=declared.retry)
+        async def handler() -> Outcome | Reported:
+            nonlocal ended_meanwhile
+            work = invoke(function, args, kwargs, self._performer.threads)
+            # An effect's time limit is its receipt's too.
+            limit = declared.timeout_seconds if declared.effect is None else None
+            try:
+                if limit is None:
+                    result = await work
+                else:
+                    async with asyncio.timeout(limit):
+                        result = await work
+            except EndedMeanwhile as cancelled:
+                # What it has done is recorded first.
+                result, ended_meanwhile = cancelled.result, True
+            except TypeError as error:
+                if fits(function, args, kwargs):
+                    raise
+                return Reported(failure_of(error), Verdict.NOT_SENT)
+            try:
+                return Success(encode(result, what=what))
+            except InvalidPayload as error:
+                # Whatever it did, it has done.
+                return Reported(failure_of(error), Verdict.APPLIED)
+
+        performed = await self.execute(
+            invocation, handler, retry=declared.retry, effect=declared.effect
+        )
+        if ended_meanwhile:
+            raise asyncio.CancelledError
+        return performed
 
     def _next(self) -> int:
         self._own()
@@ -260,10 +314,13 @@ class Context:
 
     def _child(self, name: str) -> Context:
         namespace = f"{self.namespace}.{name}" if self.namespace else name
-        return self._below(namespace, nested=self._nested)
-
-    def _below(self, namespace: str, *, nested: bool) -> Context:
-        return Context(self._performer, self.started_at, shortened(namespace), nested=nested)
+        return Context(
+            self._performer,
+            self.started_at,
+            shortened(namespace),
+            above=self._above,
+            operation=self._operation,
+        )
 
     def _invocation(
         self, kind: OperationKind, step_id: str, sequence: int, handler_id: str, input_json: bytes

@@ -2,35 +2,24 @@
 
     PerdureError
     ├── JournalError          what was asked and what came back
-    │   ├── InvalidInvocation         an identifier or the sequence is malformed
-    │   ├── InvalidPayload            a payload is empty, too large or not strict JSON
-    │   ├── InvalidRecord             a record's shape or outcome is wrong
-    │   ├── UnsupportedRecordVersion  a record of a version this release cannot read
-    │   ├── InputDigestMismatch       a record's digest does not belong to its input
-    │   ├── RuntimeRecordMismatch     a runtime answered for another invocation
-    │   ├── ReplayMismatch            the code asks something else than the journal holds
-    │   ├── UnaskedOperation          the code asks for less than the journal holds
-    │   ├── DuplicateOperation        two live operations claim one identity
-    │   ├── MissingHandler            nothing is registered for this kind and id
-    │   ├── OperationFailed           an operation's recorded failure
-    │   └── OperationSuspended        an operation waits for somebody outside
+    │   ├── InvalidInvocation, InvalidPayload            malformed before anything is called
+    │   ├── InvalidRecord, UnsupportedRecordVersion, InputDigestMismatch
+    │   ├── ReplayMismatch, UnaskedOperation             code and journal disagree
+    │   ├── RuntimeRecordMismatch, DuplicateOperation, MissingHandler
+    │   └── OperationFailed, OperationSuspended          how an operation ends otherwise
     ├── EffectError           what touched the world
-    │   ├── EffectRejected            the target refused: the effect was not applied
-    │   ├── EffectNotSent             nothing left this process
-    │   ├── EffectAmbiguous           nobody knows whether it was applied
-    │   ├── EffectInProgress          another caller applies it right now
-    │   ├── EffectConflict            the same effect with other arguments
-    │   ├── UnknownEffect             the store holds no receipt of that operation key
-    │   └── StaleDecision             a decision about a receipt that has changed since
+    │   ├── EffectRejected, EffectNotSent                it was not applied
+    │   ├── EffectAmbiguous                              nobody knows whether it was
+    │   ├── EffectInProgress, EffectConflict, EffectErased   it was not sent by this call
+    │   └── UnknownEffect, StaleDecision                 what a person decides about
     ├── RunError              runs and the functions they call
     │   ├── InvalidFunction, InvalidOptions, UnknownFunction, UnknownRun, RunConflict
     │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
-    │   ├── NotInRun, ForeignTask                        misuse of a run's context
-    │   └── EngineClosed
+    │   ├── RunErased, NotErasable                       what it held is gone, or cannot go yet
+    │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
     ├── StorageError          the place where runs live
-    │   ├── InvalidUrl, MissingExtra
-    │   ├── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
-    │   └── SchemaTooNew
+    │   ├── InvalidUrl, MissingExtra, SchemaTooNew
+    │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
     └── CommandError          what was typed on the command line cannot be done
 
 Three signals are not errors of the program and derive from `BaseException`, so that an
@@ -40,14 +29,16 @@ Three signals are not errors of the program and derive from `BaseException`, so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
 class PerdureError(Exception):
-    """The root of every error that perdure raises."""
+    """The root of every error that perdure raises; each can be pickled."""
 
-
-# --- journal ---------------------------------------------------------------------------------
+    def __reduce__(self) -> Any:
+        """Rebuild without the constructor, which takes other arguments than the message."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class JournalError(PerdureError):
@@ -82,31 +73,19 @@ class ReplayMismatch(JournalError):
     """The code asks for something else than the journal holds under the same key.
 
     The run is parked as `needs_attention`: neither answer may be guessed. Deploy the code that
-    recorded the journal, or cancel the run.
+    recorded the journal, or cancel the run. `recorded` and `asked` are kind, handler id, SHA-256.
     """
 
     def __init__(
-        self,
-        key: str,
-        *,
-        recorded_kind: str,
-        recorded_handler: str,
-        recorded_sha256: str,
-        asked_kind: str,
-        asked_handler: str,
-        asked_sha256: str,
+        self, key: str, *, recorded: tuple[str, str, str], asked: tuple[str, str, str]
     ) -> None:
         self.key = key
-        self.recorded_kind = recorded_kind
-        self.recorded_handler = recorded_handler
-        self.recorded_sha256 = recorded_sha256
-        self.asked_kind = asked_kind
-        self.asked_handler = asked_handler
-        self.asked_sha256 = asked_sha256
+        self.recorded_kind, self.recorded_handler, self.recorded_sha256 = recorded
+        self.asked_kind, self.asked_handler, self.asked_sha256 = asked
         super().__init__(
-            f"operation {key} was recorded as {recorded_kind} by {recorded_handler!r} with input"
-            f" {recorded_sha256}, and the code now asks for {asked_kind} by {asked_handler!r} with"
-            f" input {asked_sha256}; nothing was called. Deploy the code that recorded it, or"
+            f"operation {key} was recorded as {recorded[0]} by {recorded[1]!r} with input"
+            f" {recorded[2]}, and the code now asks for {asked[0]} by {asked[1]!r} with input"
+            f" {asked[2]}; nothing was called. Deploy the code that recorded it, or"
             " cancel the run"
         )
 
@@ -173,9 +152,6 @@ class OperationSuspended(JournalError):
         super().__init__(f"operation {key} is suspended: {reason}")
 
 
-# --- effects ---------------------------------------------------------------------------------
-
-
 class EffectError(PerdureError):
     """An effect was not applied, or nobody knows."""
 
@@ -190,8 +166,11 @@ class EffectRejected(EffectError):
 class EffectNotSent(EffectError):
     """Nothing left this process: the effect was not applied.
 
-    Raised by the function that applies an effect, before it sends anything.
+    Raised by the function that applies an effect, before it sends anything. A `RetryPolicy` tries
+    it again unless it says otherwise.
     """
+
+    retryable = True
 
 
 class EffectAmbiguous(EffectError):
@@ -208,10 +187,13 @@ class EffectAmbiguous(EffectError):
         self.why = why
         self.needs_person = needs_person
         advice = (
-            "look at the target, then settle the receipt" if needs_person else "do not repeat it"
+            "; do not repeat it"
+            if not needs_person
+            else f". Look at the target, then settle it as this shows: perdure effects show"
+            f" {operation_key}"
         )
         super().__init__(
-            f"the effect {operation_key} on {target!r} may have been applied: {why}; {advice}"
+            f"the effect {operation_key} on {target!r} may have been applied: {why}{advice}"
         )
 
 
@@ -234,15 +216,24 @@ class EffectConflict(EffectError):
         )
 
 
+class EffectErased(EffectError):
+    """The receipt of an effect was erased; nothing was sent. `state` is what it had said."""
+
+    def __init__(self, operation_key: str, *, state: str, by: str, why: str) -> None:
+        self.operation_key = operation_key
+        self.state = state
+        super().__init__(
+            f"the receipt of the effect {operation_key} said {state!r} when {by} erased it ({why});"
+            " nothing was sent. Another effect needs an identity of its own"
+        )
+
+
 class UnknownEffect(EffectError):
     """The store holds no receipt of that operation key."""
 
 
 class StaleDecision(EffectError):
     """A decision named a version of a receipt that is not its version any more."""
-
-
-# --- runs --------------------------------------------------------------------------------------
 
 
 class RunError(PerdureError):
@@ -301,6 +292,22 @@ class RunNeedsAttention(RunError):
         super().__init__(f"run {run_id} needs attention: {message}")
 
 
+class RunErased(RunError):
+    """What a run was given, recorded and came to was erased."""
+
+    def __init__(self, run_id: str, *, by: str, why: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id} was erased by {by} ({why}), and never runs again")
+
+
+class NotErasable(RunError):
+    """Something is still going on; `operation_keys` are the effects that nobody has settled."""
+
+    def __init__(self, message: str, operation_keys: Sequence[str] = ()) -> None:
+        self.operation_keys = operation_keys
+        super().__init__(message)
+
+
 class NotInRun(RunError):
     """Something that belongs inside a run was used outside of one."""
 
@@ -315,9 +322,6 @@ class ForeignTask(RunError):
 
 class EngineClosed(RunError):
     """The App is not open: use it inside `async with app:`."""
-
-
-# --- storage -----------------------------------------------------------------------------------
 
 
 class StorageError(PerdureError):
@@ -356,14 +360,8 @@ class SchemaTooNew(StorageError):
     """The database was written by a newer release of perdure; upgrade this one."""
 
 
-# --- the command line ----------------------------------------------------------------------------
-
-
 class CommandError(PerdureError):
     """What was typed on the command line cannot be done as it stands."""
-
-
-# --- signals -------------------------------------------------------------------------------------
 
 
 class RunSignal(BaseException):
@@ -392,3 +390,11 @@ class LeaseLost(RunSignal):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(f"this worker no longer owns run {run_id}")
+
+
+def _rebuilt(
+    kind: type[PerdureError], args: tuple[Any, ...], state: dict[str, Any]
+) -> PerdureError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error

@@ -11,6 +11,8 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
+from perdure.declaration import EffectDeclaration
+from perdure.effects.support import EffectPolicy
 from perdure.errors import InvalidFunction, InvalidInvocation
 from perdure.ids import check_identifier
 from perdure.retry import RetryPolicy
@@ -22,11 +24,15 @@ _DECLARATION: Final = "__perdure_operation__"
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """How a function is performed: its handler id in the journal, its retries, its time limit."""
+    """How a function is performed: its handler id in the journal, its retries, its effect.
+
+    `effect` is None for a function that changes nothing; `timeout_seconds` is for such a one.
+    """
 
     handler_id: str
     retry: RetryPolicy | None = None
     timeout_seconds: float | None = None
+    effect: EffectDeclaration | None = EffectDeclaration()
 
 
 @overload
@@ -36,6 +42,7 @@ def operation(
     *,
     name: str | None = None,
     version: int = 1,
+    read_only: bool = False,
     retry: RetryPolicy | None = None,
     timeout_seconds: float | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
@@ -45,31 +52,70 @@ def operation(
     *,
     name: str | None = None,
     version: int = 1,
+    read_only: bool = False,
     retry: RetryPolicy | None = None,
     timeout_seconds: float | None = None,
 ) -> Callable[..., Any]:
     """Declare how `context.call` performs a function.
 
+    `read_only` says that it changes nothing by itself: it may run again, and its exceptions are
+    failures. Any other function is taken to have an effect at a target that can neither drop a
+    repeat nor be asked; `effect` says more about one.
+
     `name` is the handler id that the journal keeps (default: the function's qualified name);
     keep it when the function is renamed or moved. Raise `version` when the function means
     something else: a run that recorded the old version then asks for attention instead of taking
-    the old answer for the new question. `retry` says which failures are tried again, and when.
-    `timeout_seconds` ends an attempt of an async function as a recorded failure with the code
-    `TimeoutError`, so that a replay takes the same turn; a timeout around `context.call` is not
-    recorded. Raises `InvalidFunction`.
+    the old answer for the new question. `retry` says which failures are tried again, and when,
+    wherever that can do no harm: see `effect`. `timeout_seconds` ends an attempt of an async
+    function: as a recorded failure with the code `TimeoutError`, so that a replay takes the same
+    turn, or as an effect that is ambiguous. A timeout around `context.call` is not recorded.
+    Raises `InvalidFunction`.
     """
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        handler_id = _handler_id(function, name, version)
-        if timeout_seconds is not None and not inspect.iscoroutinefunction(function):
-            raise InvalidFunction(
-                f"{handler_id} runs in a thread, which cannot be stopped: timeout_seconds needs an"
-                " async function"
-            )
-        setattr(function, _DECLARATION, Operation(handler_id, retry, timeout_seconds))
+        handler_id = handler_id_of(function, name, version)
+        policy = EffectPolicy(timeout_seconds=timeout_seconds)
+        effect = None if read_only else EffectDeclaration(policy=policy)
+        check_timeout(function, handler_id, timeout_seconds)
+        declare_as(function, Operation(handler_id, retry, timeout_seconds, effect))
         return function
 
     return declare if function is None else declare(function)
+
+
+def check_timeout(
+    function: Callable[..., Any], handler_id: str, timeout_seconds: float | None
+) -> None:
+    """Raise `InvalidFunction` for a time limit on what cannot be stopped."""
+    if timeout_seconds is not None and not inspect.iscoroutinefunction(function):
+        raise InvalidFunction(
+            f"{handler_id} runs in a thread, which cannot be stopped: timeout_seconds needs an"
+            " async function"
+        )
+
+
+def declare_as(function: Callable[..., Any], operation: Operation) -> None:
+    """Fix how a function is performed; raises `InvalidFunction` when that was done before."""
+    if hasattr(function, _DECLARATION):
+        raise InvalidFunction(
+            f"{operation.handler_id} is declared twice: give everything to one decorator, effect or"
+            " operation"
+        )
+    setattr(function, _DECLARATION, operation)
+
+
+def redeclare(function: Callable[..., Any], effect: EffectDeclaration) -> None:
+    """Complete what a function declares of its effect."""
+    declared = declared_of(function)
+    setattr(function, _DECLARATION, msgspec.structs.replace(declared, effect=effect))
+
+
+class EndedMeanwhile(asyncio.CancelledError):
+    """A cancellation that waited for a thread, and what the thread came to."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__()
 
 
 async def invoke(
@@ -78,7 +124,10 @@ async def invoke(
     kwargs: Mapping[str, Any],
     threads: Executor | None,
 ) -> Any:
-    """Call a function, in one of `threads` when it is not async, and return its result."""
+    """Call a function, in one of `threads` when it is not async, and return its result.
+
+    Raises `EndedMeanwhile` for a thread that came to a result after the caller was cancelled.
+    """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
     here = copy_context()
@@ -93,7 +142,8 @@ async def invoke(
         while not thread.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([thread])
-        thread.exception()
+        if thread.exception() is None and not inspect.isawaitable(thread.result()):
+            raise EndedMeanwhile(thread.result()) from None
         raise
     return await result if inspect.isawaitable(result) else result
 
@@ -108,12 +158,18 @@ def _in_thread(
         raise RuntimeError("the function raised StopIteration") from error
 
 
+def declaration_of(function: Callable[..., Any]) -> Operation | None:
+    """Return what a function declares of itself, or None when it declares nothing."""
+    declared = getattr(_without_arguments(function), _DECLARATION, None)
+    return declared if isinstance(declared, Operation) else None
+
+
 def declared_of(function: Callable[..., Any]) -> Operation:
     """Return how a function is performed; raises `InvalidFunction`."""
-    bare = _without_arguments(function)
-    declared = getattr(bare, _DECLARATION, None)
-    if isinstance(declared, Operation):
+    declared = declaration_of(function)
+    if declared is not None:
         return declared
+    bare = _without_arguments(function)
     if not callable(bare):
         raise InvalidFunction(
             f"a run calls functions, and {bare!r} is none: pass the function and its arguments,"
@@ -122,15 +178,16 @@ def declared_of(function: Callable[..., Any]) -> Operation:
     try:
         return _undeclared(bare)
     except TypeError:  # it has no hash
-        return Operation(_handler_id(bare, None, 1))
+        return Operation(handler_id_of(bare, None, 1))
 
 
 @functools.lru_cache(maxsize=1024)
 def _undeclared(function: Callable[..., Any]) -> Operation:
-    return Operation(_handler_id(function, None, 1))
+    return Operation(handler_id_of(function, None, 1))
 
 
-def _handler_id(function: Callable[..., Any], name: str | None, version: int) -> str:
+def handler_id_of(function: Callable[..., Any], name: str | None, version: int) -> str:
+    """Return what the journal calls a function; raises `InvalidFunction`."""
     if name is None:
         bare = _without_arguments(function)
         name = str(getattr(bare, "__qualname__", type(bare).__qualname__))
@@ -144,6 +201,17 @@ def _handler_id(function: Callable[..., Any], name: str | None, version: int) ->
         return check_identifier(name if version == 1 else f"{name}.v{version}", "handler id")
     except InvalidInvocation as error:
         raise InvalidFunction(f"{error}; give it one: operation(name='…')(function)") from error
+
+
+def fits(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function can be called with arguments at all."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # nobody knows: it has no signature
+        pass
+    return True
 
 
 def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:

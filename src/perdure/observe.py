@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 log: Final = logging.getLogger("perdure")
@@ -33,3 +34,8 @@ class Observer:
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of `COUNTERS`."""
         self.counts[name] += amount
+
+
+def totals(observers: Sequence[Observer]) -> dict[str, int]:
+    """Return what observers counted, added up: all of `COUNTERS`, also what never moved."""
+    return {name: sum(observer.counts[name] for observer in observers) for name in COUNTERS}

@@ -1,24 +1,22 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable
-from typing import NoReturn, TypeVar
 
 import msgspec
 
-from perdure.activity import Activity, this_task
+from perdure.activity import Activity, Place, this_task
+from perdure.asked import Asked, digest_of
+from perdure.boundary import AskedEffect, Attempt, Boundary
 from perdure.canonical import INPUT_LIMIT_BYTES, check_size
+from perdure.declaration import EffectDeclaration, Reported, Verdict
 from perdure.delays import retry_delay, whole_seconds
 from perdure.errors import (
-    LeaseLost,
+    EffectError,
+    JournalError,
     PerdureError,
     ReplayMismatch,
     RunParked,
     RunStopped,
-    StorageBusy,
-    StorageError,
-    StorageFull,
 )
 from perdure.fence import Fence
 from perdure.ids import stable_key
@@ -36,11 +34,9 @@ from perdure.journal.store import (
     timer_of,
     unpack_outcome,
 )
-from perdure.observe import log
 from perdure.ports import Handler, Ownership, Ports
 from perdure.retry import RetryPolicy
-
-T = TypeVar("T")
+from perdure.tenure import Tenure
 
 _REMEMBERED_BYTES = 4096
 _ANSWERS_A_TURN = 200
@@ -63,20 +59,6 @@ class Performed(msgspec.Struct, frozen=True, gc=False):
         return success_of(key, self.outcome).output_json
 
 
-class _Asked(msgspec.Struct, frozen=True, gc=False):
-    """An operation as it was asked for; `nested` tells that it was below another one."""
-
-    invocation: Invocation
-    digest: bytes
-    nested: bool
-    cuts: tuple[int, ...] = ()
-    beginnings: tuple[bytes, ...] = ()
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.invocation.step_id, self.invocation.sequence
-
-
 class Performer:
     """Performs the operations of one run under one claim.
 
@@ -88,19 +70,16 @@ class Performer:
         self.fence = fence
         self.clock = ports.clock
         self.threads = ports.threads
-        self.parked: PerdureError | None = None
-        self.refused: StorageError | None = None
-        self.lost = False
+        self.tenure = Tenure(fence.run_id, ownership, ports.clock)
         self.activity = Activity(fence.run_id)
         self.executed = 0
         self.replayed = 0
-        self._refusals = 0
         self._replay = Replay(journal)
         self._digester = Digester()
         self._store = ports.store
-        self._ownership = ownership
         self._observer = ports.observer
         self._probe = ports.probe
+        self._boundary = Boundary(fence, ports, ownership, self.tenure.insist)
 
     async def perform(
         self,
@@ -109,26 +88,31 @@ class Performer:
         *,
         retry: RetryPolicy | None = None,
         cuts: tuple[int, ...] = (),
-        nested: bool = False,
+        above: tuple[Place, ...] = (),
+        effect: EffectDeclaration | None = None,
     ) -> Performed:
         """Return the recorded outcome of an operation, or call its handler and record it.
 
-        `nested` tells that it is asked for below another operation.
+        `above` are the operations that it is asked for below of, outermost first. `effect` says
+        what the handler does to the world: a receipt is claimed before it is called. None for a
+        handler that changes nothing.
 
-        An ordinary exception out of the handler becomes a recorded `Failure`; cancellation and
-        the signals of `perdure.errors` leave no record, so that the operation runs again.
+        An ordinary exception out of the handler becomes a recorded `Failure`, unless the operation
+        has an effect that may have been applied; cancellation and the signals of `perdure.errors`
+        leave no record, so that the operation runs again, or its effect is settled first.
 
-        Durable when it returns: the record, fsynced.
-        If it raises: `RunParked` on a `ReplayMismatch` (nothing that differs was called),
-        `LeaseLost` or a `StorageError` (no record; the handler may have been called),
-        `InvalidInvocation`, `InvalidPayload` or `DuplicateOperation` (it was not called). The
-        first three are sticky: the run gets nothing more done in this execution.
+        Durable when it returns: the record, fsynced, and with it the receipt.
+        If it raises: `RunParked` on a `ReplayMismatch` (nothing that differs was called) or on an
+        `EffectAmbiguous` (a person has to say what became of it), `LeaseLost` or a `StorageError`
+        (no record; the handler may have been called), `InvalidInvocation`, `InvalidPayload` or
+        `DuplicateOperation` (it was not called). The first three are sticky: the run gets nothing
+        more done in this execution.
         """
-        refusal = self._refusal(nested=nested)
+        refusal = self._refusal(above)
         if refusal is not None:
-            await self._refuse(refusal)
+            await self.tenure.refuse(refusal)
         digests = self._digester.digest(invocation.step_id, invocation.input_json, cuts)
-        asked = _Asked(invocation, digests.whole, nested, cuts, digests.newest)
+        asked = Asked(invocation, digests.whole, above, cuts, digests.newest)
         row = self._find(asked)
         if row is not None:
             return await self._answer(row)
@@ -136,25 +120,32 @@ class Performer:
         place = asked.place
         self.activity.begin(place)
         try:
-            return await self._execute(asked, handler, retry)
+            return await self._execute(asked, handler, retry, effect)
         finally:
             self.activity.end(place)
 
-    def recall(self, invocation: Invocation, *, nested: bool = False) -> Performed | None:
+    def recall(self, invocation: Invocation, *, above: tuple[Place, ...] = ()) -> Performed | None:
         """Return the recorded outcome of an operation where it is at hand.
 
         None says nothing: `perform` may still find it. Raises as `perform` does.
         """
-        if self._refusal(nested=nested) is not None:
+        if self._refusal(above) is not None:
             return None
-        if self.replayed % _ANSWERS_A_TURN == 0 or not self._replay.holds(invocation):
+        held = self.holds(invocation.step_id, invocation.sequence)
+        if self.replayed % _ANSWERS_A_TURN == 0 or not held:
             return None
-        row = self._find(_Asked(invocation, _digest(invocation), nested))
+        row = self._find(Asked(invocation, digest_of(invocation), above))
         if row is None or row.payload is None:
             return None
         return self._replayed(row, row.payload)
 
-    async def delay(self, invocation: Invocation, seconds: float, *, nested: bool = False) -> None:
+    def holds(self, step_id: str, sequence: int) -> bool:
+        """Return whether an operation is recorded, so that its handler is not called."""
+        return self._replay.holds(step_id, sequence)
+
+    async def delay(
+        self, invocation: Invocation, seconds: float, *, above: tuple[Place, ...] = ()
+    ) -> None:
         """Wait until `seconds` after the delay was first asked for, whatever happened since.
 
         The input of the invocation is an object with `delay_ms`, which is `seconds`.
@@ -162,10 +153,10 @@ class Performer:
         Durable when it returns: the record that the delay is over.
         If it raises: as `perform`.
         """
-        refusal = self._refusal(nested=nested)
+        refusal = self._refusal(above)
         if refusal is not None:
-            await self._refuse(refusal)
-        asked = _Asked(invocation, _digest(invocation), nested)
+            await self.tenure.refuse(refusal)
+        asked = Asked(invocation, digest_of(invocation), above)
         row = self._find(asked)
         if row is not None:
             await self._answer(row)
@@ -175,57 +166,36 @@ class Performer:
             timer = await self._begin_timer(asked, self.clock.now() + seconds)
         await self._wait(asked, timer.wake_at)
 
-    def park(self, cause: PerdureError) -> RunParked:
-        """Stop the run for a person to look at: every further operation is refused.
-
-        Sticky, because code that swallows the signal must still get nothing done.
-        """
-        if self.parked is None:
-            self.parked = cause
-        return RunParked(self.parked)
-
     def unasked(self) -> list[str]:
         """Return the keys that earlier executions recorded and this one did not ask for."""
         run_id = self.fence.run_id
         return [stable_key(run_id, *place) for place in self._replay.unasked()]
 
-    def _refusal(self, *, nested: bool) -> BaseException | None:
+    def _refusal(self, above: tuple[Place, ...]) -> BaseException | None:
         """Return why an operation may not begin, or None."""
-        if self.parked is not None:
-            return RunParked(self.parked)
-        if self.refused is not None:
-            return self.refused
-        if self.lost:
-            return LeaseLost(self.fence.run_id)
-        if self.activity.refuses(nested=nested):
-            return RunStopped(self.fence.run_id)
-        return None
+        refusal = self.tenure.refusal()
+        if refusal is None and self.activity.refuses(nested=bool(above)):
+            refusal = RunStopped(self.fence.run_id)
+        if refusal is not None:
+            self.activity.cut(above)
+        return refusal
 
-    async def _refuse(self, refusal: BaseException) -> NoReturn:
-        # Code that swallows the refusal and asks again must not keep the loop from the others.
-        self._refusals = min(self._refusals + 1, 10)
-        await asyncio.sleep(0.001 * 2**self._refusals)
-        raise refusal
-
-    def _confirm(self) -> None:
-        try:
-            self._ownership.check(self.fence.run_id)
-        except LeaseLost:
-            # Sticky: a lease confirmed too late must not let code go on that swallowed the signal.
-            self.lost = True
-            raise
-
-    def _find(self, asked: _Asked) -> JournalRow | None:
+    def _find(self, asked: Asked) -> JournalRow | None:
         try:
             return self._replay.find(asked.invocation, asked.digest)
         except ReplayMismatch as mismatch:
-            raise self.park(mismatch) from mismatch
+            raise self._parked(asked, mismatch) from mismatch
 
-    def _find_timer(self, asked: _Asked) -> TimerRow | None:
+    def _find_timer(self, asked: Asked) -> TimerRow | None:
         try:
             return self._replay.find_timer(asked.invocation, asked.digest)
         except ReplayMismatch as mismatch:
-            raise self.park(mismatch) from mismatch
+            raise self._parked(asked, mismatch) from mismatch
+
+    def _parked(self, asked: Asked, cause: PerdureError) -> RunParked:
+        # What it is below of has no outcome either, whatever its code makes of the signal.
+        self.activity.cut(asked.above)
+        return self.tenure.park(cause)
 
     async def _answer(self, row: JournalRow) -> Performed:
         if self.replayed % _ANSWERS_A_TURN == 0:
@@ -234,7 +204,7 @@ class Performer:
         payload = row.payload
         if payload is None:
             key = (self.fence.run_id, row.step_id, row.sequence)
-            payload = await self.insist(lambda: self._store.read_payload(*key))
+            payload = await self.tenure.insist(lambda: self._store.read_payload(*key))
         return self._replayed(row, payload)
 
     def _replayed(self, row: JournalRow, payload: bytes) -> Performed:
@@ -248,146 +218,177 @@ class Performer:
         )
 
     async def _execute(
-        self, asked: _Asked, handler: Handler, retry: RetryPolicy | None
+        self,
+        asked: Asked,
+        handler: Handler,
+        retry: RetryPolicy | None,
+        effect: EffectDeclaration | None,
     ) -> Performed:
         invocation = asked.invocation
         retry_step = f"{invocation.step_id}.{invocation.sequence}.retry"
         failures = self._replay.count(retry_step) if retry is not None else 0
-        attempt = failures + 1
         timer = self._replay.timer(retry_step, failures)
         if timer is not None:
             # A crash cut this delay short; what remains of it is waited under its own input.
             pending = retry_delay(invocation, retry_step, failures, timer.input_json)
-            await self._wait(_Asked(pending, timer.input_sha256, nested=True), timer.wake_at)
+            await self._wait(Asked(pending, timer.input_sha256, asked.below), timer.wake_at)
         started_at = self.clock.now()
         while True:
-            self.activity.act()
+            attempt = failures + 1
+            self.activity.act(asked.place)
             try:
-                outcome, error = await self._attempt(asked, handler)
-                if (
-                    not isinstance(error, Exception)
-                    or retry is None
-                    or not retry.allows(error, attempt)
-                ):
-                    return await self._record(asked, outcome, attempt, started_at)
+                made = await self._make(asked, handler, retry, effect, attempt, started_at)
+                error = made.error
+                if error is None or retry is None or not retry.allows(error, attempt):
+                    return await self._end(asked, made, attempt, started_at)
             finally:
-                self.activity.rest()
-            assert isinstance(outcome, Failure)
-            await self._back_off(invocation, retry_step, retry, attempt, error, outcome)
-            attempt += 1
+                self.activity.rest(asked.place)
+            assert isinstance(made.outcome, Failure)
+            await self._back_off(asked, retry_step, retry, attempt, error, made.outcome)
+            failures += 1
 
-    async def _attempt(self, asked: _Asked, handler: Handler) -> tuple[Outcome, Exception | None]:
-        self._confirm()
+    async def _make(
+        self,
+        asked: Asked,
+        handler: Handler,
+        retry: RetryPolicy | None,
+        effect: EffectDeclaration | None,
+        attempt: int,
+        started_at: float,
+    ) -> Attempt:
+        """Make one attempt; where it has an effect, through the boundary."""
+        if effect is None:
+            return await self._attempt(asked, handler)
+        asked_effect = AskedEffect(
+            asked.invocation,
+            asked.digest,
+            effect,
+            call=lambda: self._attempt(asked, handler),
+            record_of=lambda outcome: self._record_of(asked, outcome, attempt, started_at),
+            retries=None if retry is None else lambda error: retry.allows(error, attempt),
+        )
+        try:
+            return await self._boundary.apply(asked_effect)
+        except (EffectError, JournalError) as error:
+            parked = self._parked(asked, error)
+            # What is under way beside it has an end that is to be known.
+            await self.activity.others_rest(asked.place, asked.above)
+            raise parked from error
+
+    async def _attempt(self, asked: Asked, handler: Handler) -> Attempt:
+        self.tenure.confirm()
         self.executed += 1
         self._observer.count("perdure_operation_executed_total")
         invocation = asked.invocation
         place = f"{invocation.step_id}/{invocation.sequence}"
         self._probe(f"operation.call {place}")
         cancellations = this_task().cancelling()
+        raised: BaseException | None
         try:
-            outcome = await handler()
-            error = None
-        except (Exception, SystemExit) as raised:
-            if this_task().cancelling() > cancellations:
-                # What a handler makes of its cancellation says nothing about the operation.
-                raise asyncio.CancelledError from raised
-            outcome = failure_of(raised)
-            error = raised if isinstance(raised, Exception) else None
-        # Code that swallowed a signal of an operation below this one has no outcome to record.
-        refusal = self._refusal(nested=True)
-        if refusal is not None:
+            made = _reported(await handler())
+            raised = made.error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again, or recorded
+            raised = error
+            made = Attempt(failure_of(error), error if isinstance(error, Exception) else None)
+        if raised is not None and this_task().cancelling() > cancellations:
+            # What a handler makes of its cancellation says nothing about the operation.
+            raise asyncio.CancelledError from raised
+        refusal = self.tenure.refusal()
+        if refusal is not None and (
+            # Code that swallowed a signal of an operation below this one has no outcome to record.
+            self.activity.was_cut(asked.place) or not isinstance(refusal, RunParked)
+        ):
             raise refusal
         self._probe(f"operation.called {place}")
-        return bounded(outcome, len(invocation.input_json)), error
+        outcome = bounded(made.outcome, len(invocation.input_json))
+        return msgspec.structs.replace(made, outcome=outcome)
 
     async def _back_off(
         self,
-        invocation: Invocation,
+        asked: Asked,
         step_id: str,
         retry: RetryPolicy,
         attempt: int,
         error: Exception,
         failure: Failure,
     ) -> None:
+        invocation = asked.invocation
         self._observer.count("perdure_operation_retried_total")
         seconds = retry.delay_seconds(invocation.run_id, attempt, invocation.sequence, error)
         document = msgspec.json.encode(
             {"delay_ms": round(seconds * 1000), "error_name": failure.error_name}
         )
         again = retry_delay(invocation, step_id, attempt, document)
-        await self.delay(again, seconds, nested=True)
+        await self.delay(again, seconds, above=asked.below)
 
-    async def _begin_timer(self, asked: _Asked, wake_at: float) -> TimerRow:
+    async def _begin_timer(self, asked: Asked, wake_at: float) -> TimerRow:
         invocation, digest = asked.invocation, asked.digest
-        self._confirm()
-        await self.insist(lambda: self._store.begin_timer(self.fence, invocation, digest, wake_at))
+        self.tenure.confirm()
+        await self.tenure.insist(
+            lambda: self._store.begin_timer(self.fence, invocation, digest, wake_at)
+        )
         timer = timer_of(invocation, digest, wake_at)
         if self.activity.beside():
             # A handler that is tried again asks again for a delay that was cut short.
             self._replay.add_timer(timer)
         return timer
 
-    async def _wait(self, asked: _Asked, wake_at: float) -> None:
+    async def _wait(self, asked: Asked, wake_at: float) -> None:
         started_at = self.clock.now()
         # Wall time may have been set since the delay began: it never waits for more than the whole.
         whole = whole_seconds(asked.invocation)
         await self.clock.sleep(min(max(0.0, wake_at - started_at), whole))
         await self._record(asked, Success(b"{}"), 1, started_at)
 
+    async def _end(self, asked: Asked, made: Attempt, attempt: int, started_at: float) -> Performed:
+        """Record what an operation came to, unless that was done along with its receipt."""
+        record = made.record
+        if record is None:
+            return await self._record(asked, made.outcome, attempt, started_at)
+        self._remember(asked, record)
+        return _performed(record)
+
     async def _record(
-        self, asked: _Asked, outcome: Outcome, attempt: int, started_at: float
+        self, asked: Asked, outcome: Outcome, attempt: int, started_at: float
     ) -> Performed:
-        finished_at = self.clock.now()
-        record = NewRecord(
+        record = self._record_of(asked, outcome, attempt, started_at)
+        await self.tenure.insist(lambda: self._store.append_record(self.fence, record))
+        self._remember(asked, record)
+        return _performed(record)
+
+    def _record_of(
+        self, asked: Asked, outcome: Outcome, attempt: int, started_at: float
+    ) -> NewRecord:
+        return NewRecord(
             asked.invocation,
             asked.digest,
             outcome,
             attempt,
             started_at,
-            finished_at,
-            asked.nested,
+            self.clock.now(),
+            bool(asked.above),
             asked.cuts,
             asked.beginnings,
         )
-        await self.insist(lambda: self._store.append_record(self.fence, record))
+
+    def _remember(self, asked: Asked, record: NewRecord) -> None:
         if self.activity.beside(asked.place):
             # It may stand below a live operation whose handler is tried again, and asks again.
             self._replay.add(row_of(record, _REMEMBERED_BYTES))
         self.activity.done(asked.place)
-        return Performed(outcome, replayed=False, attempt=attempt, finished_at=finished_at)
-
-    async def insist(
-        self, work: Callable[[], Awaitable[T]], closing: Callable[[], bool] | None = None
-    ) -> T:
-        """Do with the store what cannot be left out, for as long as this process owns the run.
-
-        A store that is busy or full is waited for, unless `closing` tells that nobody can wait.
-
-        Durable when it returns: what `work` writes, fsynced.
-        If it raises: `LeaseLost`, or a `StorageError` that waiting does not mend. Either is
-        sticky, so that the run gets nothing more done here.
-        """
-        pause = 0.05
-        while True:
-            try:
-                return await work()
-            except LeaseLost:
-                self.lost = True
-                raise
-            except (StorageBusy, StorageFull) as error:
-                if closing is not None and closing():
-                    raise
-                log.warning("run %s waits for its store: %s", self.fence.run_id, error)
-            except StorageError as error:
-                self.refused = error
-                raise
-            await self.clock.sleep(pause)
-            pause = min(pause * 2, 1.0)
-            self._confirm()
 
 
-def _digest(invocation: Invocation) -> bytes:
-    return hashlib.sha256(invocation.input_json).digest()
+def _performed(record: NewRecord) -> Performed:
+    return Performed(
+        record.outcome, replayed=False, attempt=record.attempt, finished_at=record.finished_at
+    )
+
+
+def _reported(told: Outcome | Reported) -> Attempt:
+    if isinstance(told, Reported):
+        return Attempt(told.outcome, told.error, told.verdict, told.why)
+    # An outcome that no record can hold becomes a failure, and was applied all the same.
+    return Attempt(told, verdict=Verdict.APPLIED if isinstance(told, Success) else None)
 
 
 def _check_new(invocation: Invocation) -> None:

@@ -7,15 +7,36 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from perdure.clock import Clock
+from perdure.declaration import EffectDeclaration, Reported
+from perdure.effects.audit import AuditSink
+from perdure.effects.receipt import Receipt
+from perdure.effects.store import Receipts, Settlement
+from perdure.fence import Fence
 from perdure.journal.record import Outcome
-from perdure.journal.store import JournalStore
+from perdure.journal.store import JournalStore, NewRecord
 from perdure.observe import Observer
 
-Handler: TypeAlias = Callable[[], Awaitable[Outcome]]
+Handler: TypeAlias = Callable[[], Awaitable[Outcome | Reported]]
 """Performs one operation and returns what it came to."""
 
 Probe: TypeAlias = Callable[[str], None]
 """Is called with the name of each point at which a crash leaves a different state."""
+
+
+class Store(JournalStore, Receipts, Protocol):
+    """The port through which a run keeps what it records and what it did to the world."""
+
+    async def settle_record(
+        self, fence: Fence, settlement: Settlement, record: NewRecord
+    ) -> tuple[Receipt, bool]:
+        """Move a receipt and write the record that goes with it, both or neither.
+
+        Returns the receipt and whether the move landed.
+        Durable when it returns: receipt and record, fsynced, if the move landed.
+        If it raises: `LeaseLost` when the fence no longer holds, or a `StorageError`; nothing was
+        written.
+        """
+        ...
 
 
 class Ownership(Protocol):
@@ -29,14 +50,19 @@ class Ownership(Protocol):
 class Ports(msgspec.Struct, frozen=True):
     """What performing needs from outside: where records go, the clocks, and who listens.
 
-    `threads` runs functions that are not async; None for the event loop's own.
+    `threads` runs functions that are not async; None for the event loop's own. `declared` are the
+    effects that this process knows of, by handler id; those that its runs ask for are added.
     """
 
-    store: JournalStore
+    store: Store
     clock: Clock
     observer: Observer
     probe: Probe
     threads: Executor | None = None
+    audit: AuditSink | None = None
+    declared: dict[str, EffectDeclaration] = msgspec.field(
+        default_factory=dict[str, EffectDeclaration]
+    )
 
 
 def no_probe(point: str) -> None:

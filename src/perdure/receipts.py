@@ -5,26 +5,29 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Self
 
+from perdure.background import Background
 from perdure.canonical import decode, encode
 from perdure.clock import Clock, SystemClock
 from perdure.effects.answer import Decision, Landed, Lookup, NeverWill, SendAgain
-from perdure.effects.audit import AuditSink, NoAudit
-from perdure.effects.effect import Effect
+from perdure.effects.audit import AuditSink
+from perdure.effects.effect import Effect, Overdue, Send
 from perdure.effects.guard import Applied, Guard
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move, Receipt, ReceiptState
-from perdure.effects.store import Owner, Settlement
+from perdure.effects.store import DecisionRow, Owner, Settlement
 from perdure.effects.support import EffectPolicy
+from perdure.effects.watch import Watch
 from perdure.engine.lease import Lease
 from perdure.engine.store import WorkerNews
 from perdure.errors import (
     EffectInProgress,
-    EngineClosed,
     LeaseLost,
     StaleDecision,
     StorageError,
+    StorageMissing,
     UnknownEffect,
 )
+from perdure.home import Home
 from perdure.observe import Observer
 from perdure.ports import Probe, no_probe
 from perdure.urls import open_storage, path_of
@@ -39,8 +42,11 @@ class ReceiptStore:
     """Receipts on their own: for a script, a queue's task, or another engine's activity.
 
     Opened by its first use, for the event loop of that use, and closed by `close` or at the end of
-    an `async with`. A process that ends without closing is noticed by the others, and the effects
-    that it had under way become ambiguous.
+    an `async with`. For `guard_sync` it keeps a loop of its own, from the first use to `close_sync`
+    or the end of a `with`; before a fork that one is closed, unless something is under way, and
+    parent and child open it again. A process that ends without closing is noticed by the others,
+    and the effects that it had under way become ambiguous. Without `create` there has to be a file,
+    or its first use raises `StorageMissing`.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class ReceiptStore:
         clock: Clock | None = None,
         probe: Probe | None = None,
         audit: AuditSink | None = None,
+        create: bool = True,
     ) -> None:
         self.url = url
         self.observer = Observer()
@@ -60,14 +67,16 @@ class ReceiptStore:
         self._lease_seconds = lease_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or no_probe
-        self._audit = audit or NoAudit()
+        self._audit = audit
         self._busy_seconds = busy_seconds
-        path_of(url)  # a malformed URL is refused here, and not at the first use
+        self._path = path_of(url)  # a malformed URL is refused here, and not at the first use
+        self._create = create
         self._storage: Any = None
         self._guard: Guard | None = None
         self._lease: Lease | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
+        self._home = Home(self._close_all, self._forsake)
+        self._inherited: Sequence[object] = ()
 
     @classmethod
     def open(cls, url: str) -> ReceiptStore:
@@ -75,11 +84,22 @@ class ReceiptStore:
         return cls(url)
 
     async def __aenter__(self) -> Self:
-        await self._ready()
+        await self._opened()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.background().call(lambda _: self._opened())
+        except BaseException:
+            self.close_sync()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close_sync()
 
     async def apply(self, effect: Effect, wait_seconds: float = 0.0) -> Applied:
         """Apply an effect, or return what its receipt holds; see `guard`."""
@@ -101,13 +121,39 @@ class ReceiptStore:
                         " store more lease_seconds, or find out what stops the process"
                     ) from None
 
-    async def list(self, *, ambiguous_only: bool = False, limit: int = 100) -> Sequence[Receipt]:
-        """Return receipts as they stand, the newest first.
+    async def list(
+        self, *, ambiguous_only: bool = False, limit: int = 100, run_id: str | None = None
+    ) -> Sequence[Receipt]:
+        """Return receipts as they stand, the newest first; of one run, if given.
 
         What was in flight in a process that is gone is ambiguous.
         """
         await self._doubt_vanished(None)
-        return await self._storage.list_receipts(ambiguous_only=ambiguous_only, limit=limit)
+        return await self._storage.list_receipts(
+            ambiguous_only=ambiguous_only, limit=limit, run_id=run_id
+        )
+
+    async def matching(self, prefix: str, limit: int = 10) -> Sequence[Receipt]:
+        """Return the receipts whose operation key begins with a text, in the order of the keys.
+
+        What was in flight in a process that is gone is ambiguous. Raises `EffectErased` for the
+        whole key of one that was erased.
+        """
+        await self._doubt_vanished(None)
+        found: Sequence[Receipt] = await self._storage.match_receipts(prefix, limit)
+        if not found:
+            await self._storage.read_receipt(prefix)
+        return found
+
+    async def decisions(self, operation_key: str) -> Sequence[DecisionRow]:
+        """Return what people decided about an effect, oldest first."""
+        await self._opened()
+        return await self._storage.list_decisions(operation_key)
+
+    async def watch(self) -> Watch:
+        """Return what tells how receipts change from now on."""
+        await self._opened()
+        return Watch(self._storage, self._storage.changed, lambda: self._doubt_vanished(None))
 
     async def settle(
         self, operation_key: str, decision: Decision, *, by: str, why: str, expect_version: int
@@ -118,7 +164,9 @@ class ReceiptStore:
         applied, and `SendAgain()` that nobody knows: after both, the next caller sends.
         `expect_version` is the version of the receipt that the person looked at.
 
-        Durable when it returns: the decision with `by` and `why`, fsynced.
+        A run that is parked because nobody knew of the effect waits for a worker again.
+
+        Durable when it returns: the decision with `by` and `why`, and the run's state, fsynced.
         If it raises: nothing was written. `UnknownEffect`; `StaleDecision` when the receipt has
         changed since, or is not ambiguous; `InvalidPayload` for a result that is no JSON.
         """
@@ -128,7 +176,8 @@ class ReceiptStore:
             raise UnknownEffect(f"there is no receipt {operation_key} in {self.url}")
         if receipt.state is not ReceiptState.AMBIGUOUS:
             raise StaleDecision(
-                f"the receipt {operation_key} is {receipt.state.value}: there is nothing to decide"
+                f"the receipt {operation_key} is {receipt.state.value} with version"
+                f" {receipt.version}{_decided(receipt)}: there is nothing to decide"
             )
         landed = isinstance(decision, Landed)
         settlement = Settlement(
@@ -147,6 +196,19 @@ class ReceiptStore:
         await guard.ledger.note_move(receipt, settled, settlement.move)
         return settled
 
+    async def erase(self, run_id: str, *, by: str, why: str) -> int:
+        """Delete the receipts of a run, or of whatever else they belong to; return how many.
+
+        A tombstone stays for each, and its effect is never sent again: `EffectErased`.
+
+        Durable when it returns: the tombstones and the deletions, fsynced.
+        If it raises: `NotErasable` for effects that somebody has to settle first, or for a run of
+        that id that has not ended, and nothing was deleted. After a `StorageError` or a crash,
+        erasing again goes on.
+        """
+        await self._doubt_vanished(None)
+        return await self._storage.erase_receipts(run_id, by=by, why=why)
+
     def owner(self) -> Owner:
         """Return this process as the owner of attempts; raises `LeaseLost` once it is not."""
         if self._lease is None:
@@ -156,48 +218,65 @@ class ReceiptStore:
 
     async def notice_deaths(self) -> None:
         """Find the workers that are gone, so that what they had under way is doubted."""
-        await self._storage.sweep(self.owner().holder)
+        # Who only looks is no worker, and has no lease to spare.
+        await self._storage.sweep("" if self._lease is None else self._lease.holder)
 
     async def close(self) -> None:
         """Give up the lease and close the file. What is under way elsewhere goes on.
 
         Durable when it returns: that this process owns nothing more, fsynced.
         """
+        self._home.leave()
         lease, self._lease = self._lease, None
         storage, self._storage = self._storage, None
-        self._guard = self._loop = None
+        self._guard = None
+        self._opening = asyncio.Lock()  # who waited for one belongs to its loop
         if lease is not None:
             await asyncio.to_thread(lease.stop)
             await storage.retire_worker(lease.holder)
         if storage is not None:
             await storage.close()
 
+    def close_sync(self) -> None:
+        """Do as `close`, and end the loop that served `guard_sync`; without one, do nothing.
+
+        An audit that can be closed is closed too: what was opened in that loop ends with it.
+
+        A call under way in another thread raises `EngineClosed` when its function has ended; what
+        that sent is ambiguous. When the interpreter exits, in `atexit`, it is too late to close.
+        """
+        self._home.end()
+
+    def background(self) -> Background:
+        """Return the loop that serves `guard_sync`; raises `EngineClosed` where it cannot."""
+        return self._home.keep()
+
     async def _ready(self) -> Guard:
         """Open the file and take a lease, unless both stand."""
-        if self._guard is not None and self._stands() and self._loop is asyncio.get_running_loop():
+        guard = await self._opened()
+        if not self._stands():
+            async with self._opening:
+                if not self._stands():
+                    await self._take_lease()
+        return guard
+
+    async def _opened(self) -> Guard:
+        """Open the file, unless it is open; who sends nothing needs no lease."""
+        if self._guard is not None and self._home.here():
             return self._guard
         async with self._opening:
-            self._check_loop()
+            self._home.enter()
             if self._storage is None:
+                if not self._create and not self._path.exists():
+                    raise StorageMissing(f"there is no database at {self._path}; check the URL")
                 self._storage = open_storage(
                     self.url, self._clock, self.observer, self._busy_seconds, self._probe
                 )
-            if not self._stands():
-                await self._take_lease()
             if self._guard is None:
                 self._guard = Guard(
                     self._storage, self, self._clock, self.observer, self._probe, self._audit
                 )
             return self._guard
-
-    def _check_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop not in {None, loop}:
-            raise EngineClosed(
-                "these receipts were opened in another event loop: close them there, or open"
-                " others for this one"
-            )
-        self._loop = loop
 
     def _stands(self) -> bool:
         try:
@@ -224,11 +303,21 @@ class ReceiptStore:
             lost=_nothing,
         )
 
+    async def _close_all(self) -> None:
+        await self.close()
+        # Who has no loop cannot close what was opened in this one.
+        close = getattr(self._audit, "close", None)
+        if close is not None:
+            await close()
+
+    def _forsake(self) -> None:
+        self._inherited = (self._storage, self._lease)
+        self._storage = self._guard = self._lease = None
+
     async def _doubt_vanished(self, operation_key: str | None) -> Guard:
-        guard = await self._ready()
+        guard = await self._opened()
         await self.notice_deaths()
-        doubted: int = await self._storage.doubt_vanished(operation_key)
-        self.observer.count("perdure_side_effect_ambiguous_total", doubted)
+        await guard.ledger.doubt_vanished(operation_key)
         return guard
 
 
@@ -262,16 +351,39 @@ async def guard(
         return await send(identity)
 
     async def sent(identity: OperationIdentity) -> bytes:
-        return encode(await send(identity), what="what the target said")
+        return answer_bytes(await send(identity))
 
-    effect = Effect(
+    effect = effect_of(identity, sent, policy, arguments, lookup)
+    return decode((await store.apply(effect, wait_seconds)).payload)
+
+
+def effect_of(
+    identity: OperationIdentity,
+    send: Send,
+    policy: EffectPolicy | None,
+    arguments: Any,
+    lookup: Lookup | None,
+    *,
+    overdue: Overdue | None = None,
+) -> Effect:
+    """Return the effect that a caller of `guard` asks for; raises `InvalidPayload`."""
+    return Effect(
         identity=identity,
         arguments_sha256=hashlib.sha256(encode(arguments, what="arguments")).digest(),
         policy=policy or EffectPolicy(),
-        send=sent,
+        send=send,
         lookup=lookup,
+        overdue=overdue,
     )
-    return decode((await store.apply(effect, wait_seconds)).payload)
+
+
+def answer_bytes(answer: Any) -> bytes:
+    """Return what a send came to, as one JSON document; raises `InvalidPayload`."""
+    return encode(answer, what="what the target said")
+
+
+def _decided(receipt: Receipt) -> str:
+    return "" if receipt.decided_by is None else f", last decided by {receipt.decided_by}"
 
 
 def _problem(decision: NeverWill | SendAgain) -> str:

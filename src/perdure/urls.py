@@ -46,3 +46,9 @@ def open_storage(
     return driver.SqliteStorage(
         path_of(url), clock, observer, busy_seconds=busy_seconds, probe=probe
     )
+
+
+def open_audit(url: str, clock: Clock, busy_seconds: float) -> Any:
+    """Open the audit in the file that a URL names, in the running event loop."""
+    driver = importlib.import_module("perdure.storage.sqlite.audit")
+    return driver.SqliteAudit(path_of(url), clock, busy_seconds=busy_seconds)

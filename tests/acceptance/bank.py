@@ -9,23 +9,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-SETTLE_SECONDS = 0.25
+SETTLE_SECONDS = 0.4
 """How long after a request was sent the bank may still apply it, and never later."""
 
 _TABLES = """
 CREATE TABLE charges (number INTEGER PRIMARY KEY, account TEXT, key TEXT);
 CREATE INDEX charges_of ON charges (account, key);
-CREATE TABLE voided (account TEXT, key TEXT);
+CREATE TABLE voided (account TEXT, key TEXT, sent_before REAL);
 """
 
 
 class Bank:
     """Answers one request a connection, and misbehaves as the request tells it to.
 
-    With `honours` it drops a charge whose key it knows. A fault is `drop` (applied, no reply),
-    `lose` (neither), `late` (applied after a while), `hang` (applied, and no reply in time),
-    `refuse`, and for a lookup `drop`, `late` (an answer that is old when it arrives) and `void`
-    (the key is made useless, so that the answer is final).
+    With `honours` it drops a charge whose key it knows, and what it refuses it has not applied and
+    never will, however many requests with that key are under way. A fault is `drop` (applied, no
+    reply), `lose` (neither), `late` (applied after a while), `hang` (applied, and no reply in
+    time), `refuse`, and for a lookup `drop`, `late` (an answer that is old when it arrives) and
+    `void` (the key is made useless, so that the answer is final).
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,9 +52,9 @@ class Bank:
         if fault == "lose":
             return None
         if fault == "refuse":
-            return {"refused": "no funds"}
+            return self._refuse(request)
         if fault == "late":
-            await asyncio.sleep(SETTLE_SECONDS / 2)
+            await asyncio.sleep(0.85 * SETTLE_SECONDS)
         if time.monotonic() > request["sent_at"] + SETTLE_SECONDS:
             return None
         reply = self._apply(request)
@@ -61,26 +62,39 @@ class Bank:
             await asyncio.sleep(30)
         return None if fault == "drop" else reply
 
+    def _refuse(self, request: dict[str, Any]) -> dict[str, Any]:
+        account, key = request["account"], request["key"]
+        if request["honours"]:
+            if self._charged(account, key):
+                return {"charged": account}
+            self._void(account, key, time.monotonic())
+        return {"refused": "no funds"}
+
+    def _void(self, account: str, key: str, sent_before: float | None) -> None:
+        self._books.execute("INSERT INTO voided VALUES (?, ?, ?)", (account, key, sent_before))
+
     def _apply(self, request: dict[str, Any]) -> dict[str, Any]:
         account, key = request["account"], request["key"]
-        if self._find("voided", account, key):
-            return {"refused": "void"}
-        if not (request["honours"] and self._find("charges", account, key)):
+        voided = "SELECT sent_before FROM voided WHERE account = ? AND key = ?"
+        for (before,) in self._books.execute(voided, (account, key)):
+            if before is None or request["sent_at"] <= before:
+                return {"refused": "void"}
+        if not (request["honours"] and self._charged(account, key)):
             self._books.execute("INSERT INTO charges (account, key) VALUES (?, ?)", (account, key))
         return {"charged": account}
 
     async def _look(self, request: dict[str, Any]) -> dict[str, Any] | None:
         account, key, fault = request["account"], request["key"], request["fault"]
-        landed = self._find("charges", account, key)
+        landed = self._charged(account, key)
         if fault == "void" and not landed:
-            self._books.execute("INSERT INTO voided VALUES (?, ?)", (account, key))
+            self._void(account, key, None)
             return {"never": True}
         if fault == "late":
             await asyncio.sleep(SETTLE_SECONDS)
         return None if fault == "drop" else {"charged": account if landed else None}
 
-    def _find(self, table: str, account: str, key: str) -> bool:
-        where = f"SELECT 1 FROM {table} WHERE account = ? AND key = ?"
+    def _charged(self, account: str, key: str) -> bool:
+        where = "SELECT 1 FROM charges WHERE account = ? AND key = ?"
         return self._books.execute(where, (account, key)).fetchone() is not None
 
 

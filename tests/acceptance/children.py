@@ -25,6 +25,7 @@ _fresh.set_forkserver_preload(
         "pytest",
         "tests.acceptance.turn",
         "tests.acceptance.payer",
+        "tests.acceptance.run_payer",
         "anyio._backends._asyncio",
         "genai_prices.data",
         "jsonschema",

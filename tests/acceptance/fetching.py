@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from perdure import App, Context, WorkerOptions
+from perdure import App, Context, WorkerOptions, operation
 from tests.acceptance.children import note, notes
 
 OPERATIONS = 40
@@ -21,6 +21,7 @@ def app_in(folder: Path, *, busy_seconds: float = 60.0, lease_seconds: float = 1
         worker=WorkerOptions(lease_seconds=lease_seconds),
     )
 
+    @operation(read_only=True)
     async def fetch(log: str, number: int) -> str:
         note(Path(log), fetched=number)
         return os.urandom(RESULT_BYTES // 2).hex()
@@ -28,6 +29,15 @@ def app_in(folder: Path, *, busy_seconds: float = 60.0, lease_seconds: float = 1
     @app.run(version=1)
     async def fetching(context: Context, log: str) -> int:
         pages = [await context.call(fetch, log, number) for number in range(OPERATIONS)]
+        return sum(len(page) for page in pages)
+
+    async def buy(log: str, number: int) -> str:
+        note(Path(log), fetched=number)
+        return os.urandom(RESULT_BYTES // 2).hex()
+
+    @app.run(version=1)
+    async def buying(context: Context, log: str) -> int:
+        pages = [await context.call(buy, log, number) for number in range(OPERATIONS)]
         return sum(len(page) for page in pages)
 
     @app.run(version=1)

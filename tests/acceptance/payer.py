@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import perdure.storage.sqlite  # noqa: F401 - so that a fork has it
-from perdure.effects.answer import Answer, Landed, NeverWill, NotYet
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
 from perdure.errors import EffectError, EffectRejected
 from perdure.receipts import ReceiptStore, guard
-from perdure.testing.crash import CrashAt, CrashPoints
+from perdure.testing.crash import CrashPoints
 from tests.acceptance.bank import SETTLE_SECONDS
+from tests.acceptance.charging import CANARIES, TIMEOUT_SECONDS, Client, Plan, probe_of
 from tests.acceptance.children import note
 
-TIMEOUT_SECONDS = 1.0
 POLICIES = {
     "idempotent": EffectPolicy(
         support=SideEffectSupport.IDEMPOTENT, timeout_seconds=TIMEOUT_SECONDS
@@ -36,85 +29,11 @@ POLICIES = {
     "ask": EffectPolicy(timeout_seconds=TIMEOUT_SECONDS),
     "retry": EffectPolicy(on_ambiguous=OnAmbiguous.RETRY, timeout_seconds=TIMEOUT_SECONDS),
 }
-CANARIES = ("naive", "mark-then-send")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What one process of a scenario does and what happens to it.
-
-    `faults` are those of its sends and `lookups` those of its questions, in order; after them all
-    goes well. It kills itself at `crash` and freezes at `freeze`.
-    """
-
-    kind: str
-    faults: tuple[str, ...] = ()
-    lookups: tuple[str, ...] = ()
-    crash: tuple[str, int] | None = None
-    freeze: str | None = None
-    lease_seconds: float = 15.0
-    wait_seconds: float = 0.0
-
-
-def identity(account: str) -> OperationIdentity:
-    return OperationIdentity(account, "charge", "bank")
-
-
-class Client:
-    """The bank as a process sees it."""
-
-    def __init__(self, port: int, plan: Plan, probe: Callable[[str], None]) -> None:
-        self._port = port
-        self._honours = plan.kind == "idempotent"
-        self._faults, self._lookups = list(plan.faults), list(plan.lookups)
-        self._probe = probe
-
-    async def charge(self, identity: OperationIdentity) -> str:
-        fault = self._faults.pop(0) if self._faults else ""
-        self._probe("bank.send")
-        reply = await self._ask(
-            "charge", identity, fault, honours=self._honours, sent_at=time.monotonic()
-        )
-        if "refused" in reply:
-            raise EffectRejected(reply["refused"])
-        return reply["charged"]
-
-    async def lookup(self, identity: OperationIdentity) -> Answer:
-        reply = await self._ask("look", identity, self._lookups.pop(0) if self._lookups else "")
-        self._probe("bank.looked")
-        if "never" in reply:
-            return NeverWill()
-        return Landed(reply["charged"]) if reply["charged"] else NotYet()
-
-    async def _ask(self, do: str, identity: OperationIdentity, fault: str, **more: Any) -> Any:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        try:
-            request = {"do": do, "account": identity.run_id, "key": identity.operation_key}
-            writer.write(json.dumps({**request, "fault": fault, **more}).encode() + b"\n")
-            self._probe(f"bank.asked {do}")
-            line = await reader.readline()
-        finally:
-            writer.close()
-        if not line:
-            raise ConnectionResetError("the bank hung up")
-        return json.loads(line)
 
 
 def pay(folder: Path, port: int, account: str, plan: Plan) -> None:
     """Charge an account once and note what came of it."""
-    crash = CrashAt(*plan.crash) if plan.crash else None
-    frozen = False
-
-    def probe(point: str) -> None:
-        nonlocal frozen
-        if plan.freeze and not frozen and (point + " ").startswith(plan.freeze + " "):
-            frozen = True
-            note(folder / "frozen.log", point=point)
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if crash:
-            crash(point)
-
-    outcome = asyncio.run(_outcome(folder, port, account, plan, probe))
+    outcome = asyncio.run(_outcome(folder, port, account, plan, probe_of(folder, plan)))
     note(folder / "outcomes.log", outcome=outcome, kind=plan.kind)
 
 
@@ -129,8 +48,9 @@ async def _outcome(
     folder: Path, port: int, account: str, plan: Plan, probe: Callable[[str], None]
 ) -> str:
     client = Client(port, plan, probe)
+    identity = OperationIdentity(account, "charge", "bank")
     if plan.kind in CANARIES:
-        return await _canary(folder, client, account, plan, probe)
+        return await _canary(folder, client, identity, plan, probe)
     store = ReceiptStore(
         f"sqlite:///{folder}/receipts.db", lease_seconds=plan.lease_seconds, probe=probe
     )
@@ -138,7 +58,7 @@ async def _outcome(
         async with store:
             result = await guard(
                 store,
-                identity(account),
+                identity,
                 client.charge,
                 policy=POLICIES[plan.kind],
                 lookup=client.lookup if plan.kind == "queryable" else None,
@@ -151,7 +71,11 @@ async def _outcome(
 
 
 async def _canary(
-    folder: Path, client: Client, account: str, plan: Plan, probe: Callable[[str], None]
+    folder: Path,
+    client: Client,
+    identity: OperationIdentity,
+    plan: Plan,
+    probe: Callable[[str], None],
 ) -> str:
     mark = folder / "mark"
     if plan.kind == "mark-then-send" and mark.exists():
@@ -163,7 +87,7 @@ async def _canary(
     for _ in range(3 if plan.kind == "naive" else 1):
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                await client.charge(identity(account))
+                await client.charge(identity)
         except EffectRejected:
             return "EffectRejected"
         except (OSError, TimeoutError):

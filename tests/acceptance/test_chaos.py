@@ -12,13 +12,15 @@ from collections import Counter, defaultdict
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from perdure import App, Context, RetryPolicy, WorkerOptions, operation
+from perdure import App, Context, RetryPolicy, WorkerOptions, effect
 from tests.acceptance.children import Child, note, notes, query, running, until
 
 _SECONDS = float(os.environ.get("PERDURE_TEST_CHAOS_SECONDS", "4"))
 _SEED = int(os.environ.get("PERDURE_TEST_CHAOS_SEED", "7"))
 _RUNS = int(60 * _SECONDS)
 _STEPS = 6
+_TOUCHING = _RUNS // 4
+_TOUCHES = 3
 _LEASE_SECONDS = 0.6
 
 
@@ -36,7 +38,9 @@ def _app(folder: Path) -> App:
     options = WorkerOptions(lease_seconds=_LEASE_SECONDS, concurrency=12)
     app = App(f"sqlite:///{folder}/runs.db", worker=options)
 
-    @operation(retry=RetryPolicy(attempts=20, initial_seconds=0.02, maximum_seconds=0.02))
+    quick = RetryPolicy(attempts=20, initial_seconds=0.02, maximum_seconds=0.02)
+
+    @effect(support="idempotent", retry=quick)
     async def step(run_id: str, number: int) -> int:
         note(folder / "steps.log", run=run_id, step=number, wall=time.time())
         await asyncio.sleep(0.02 + 0.01 * number)
@@ -55,12 +59,25 @@ def _app(folder: Path) -> App:
         )
         return number + total + sum(both)
 
+    async def touch(run_id: str, number: int) -> None:
+        note(folder / "touches.log", run=run_id, touch=number)
+        await asyncio.sleep(0.02)
+
+    @app.run(version=1)
+    async def touching(context: Context) -> None:
+        for number in range(_TOUCHES):
+            await context.call(touch, context.run_id, number)
+            await context.sleep(0.05)
+
     return app
 
 
 async def _start_all(folder: Path) -> None:
     async with _app(folder).connect() as app:
-        await asyncio.gather(*(app.start("stepping", n, run_id=f"run-{n}") for n in range(_RUNS)))
+        starts = [app.start("stepping", n, run_id=f"run-{n}") for n in range(_RUNS)]
+        for n in range(_TOUCHING):
+            starts.insert(5 * n, app.start("touching", run_id=f"touching-{n}"))
+        await asyncio.gather(*starts)
 
 
 def test_every_run_ends_once_whatever_happens_to_its_workers(tmp_path: Path) -> None:
@@ -96,6 +113,7 @@ def test_every_run_ends_once_whatever_happens_to_its_workers(tmp_path: Path) -> 
         assert all(worker.alive for worker in workers)
     print(f"{dict(done)}; the last run ended {took:.2f} s after the last fault")
     _check(tmp_path, frozen)
+    _check_touches(tmp_path)
 
 
 def _freeze(worker: Child, seconds: float) -> None:
@@ -112,18 +130,25 @@ def _lock(folder: Path, seconds: float) -> None:
 
 
 def _unfinished(folder: Path) -> int:
-    ((count,),) = query(folder / "runs.db", "SELECT count(*) FROM runs WHERE state <> 'completed'")
+    ((count,),) = query(
+        folder / "runs.db",
+        "SELECT count(*) FROM runs WHERE state NOT IN ('completed', 'needs_attention')",
+    )
     return count
 
 
 def _check(folder: Path, frozen: set[int]) -> None:
-    outputs = query(folder / "runs.db", "SELECT run_id, CAST(output AS TEXT) FROM runs")
+    outputs = query(
+        folder / "runs.db",
+        "SELECT run_id, CAST(output AS TEXT) FROM runs WHERE function = 'stepping'",
+    )
     total = sum(range(1, _STEPS + 1))
     assert dict(outputs) == {f"run-{n}": str(n + total) for n in range(_RUNS)}
     attempts = dict(query(folder / "runs.db", "SELECT run_id, generation FROM runs"))
     endings = query(
         folder / "runs.db",
-        "SELECT sum(ending = 'completed'), sum(ending IS NULL) FROM attempts GROUP BY run_number",
+        "SELECT sum(ending = 'completed'), sum(ending IS NULL) FROM attempts"
+        " JOIN runs USING (run_number) WHERE function = 'stepping' GROUP BY run_number",
     )
     assert set(endings) == {(1, 0)}
     recorded = {
@@ -131,7 +156,7 @@ def _check(folder: Path, frozen: set[int]) -> None:
         for run_id, sequence, finished_at, attempt in query(
             folder / "runs.db",
             "SELECT run_id, sequence, records.finished_at, attempt FROM records"
-            " JOIN runs USING (run_number) WHERE step_id = 'call'",
+            " JOIN runs USING (run_number) WHERE step_id = 'call' AND function = 'stepping'",
         )
     }
     assert len(recorded) == _RUNS * _STEPS
@@ -144,3 +169,26 @@ def _check(folder: Path, frozen: set[int]) -> None:
             assert line["wall"] <= finished_at, f"{key} was in the journal and was called again"
     for key, count in starts.items():
         assert count <= attempts[key[0]] + recorded[key][1] - 1, key
+
+
+def _check_touches(folder: Path) -> None:
+    """Check the runs whose effects may not happen twice: each did once, or a person is asked."""
+    touches = Counter((line["run"], line["touch"]) for line in notes(folder / "touches.log"))
+    assert set(touches.values()) == {1}
+    ends = query(
+        folder / "runs.db",
+        "SELECT runs.run_id, runs.state, json_extract(CAST(runs.problem AS TEXT), '$.code'),"
+        " sum(receipts.state = 'completed'), sum(receipts.state = 'ambiguous'), count(*)"
+        " FROM runs JOIN receipts USING (run_id) WHERE function = 'touching' GROUP BY run_id",
+    )
+    assert len(ends) == _TOUCHING
+    parked = 0
+    for run_id, state, code, completed, ambiguous, begun in ends:
+        touched = sum(touches[run_id, number] for number in range(_TOUCHES))
+        if state == "completed":
+            assert (completed, ambiguous, touched) == (_TOUCHES, 0, _TOUCHES), run_id
+        else:
+            assert (code, completed, ambiguous) == ("EffectAmbiguous", begun - 1, 1), run_id
+            assert begun - 1 <= touched <= begun, run_id
+            parked += 1
+    print(f"of {_TOUCHING} runs that may touch nothing twice, {parked} ask a person")

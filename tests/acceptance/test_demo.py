@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -40,25 +41,42 @@ def perdure(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("point", "twice"),
-    [
-        ("model-stream", {"model request 4": 2}),
-        ("before-tools", {}),
-        ("in-tool", {"tool refund_order": 2, "refunds paid": 2}),
-        ("mcp", {"MCP bank_day": 2}),
-        ("after-tools", {}),
-    ],
-)
-def test_only_what_the_kill_cut_short_happens_again(
-    tmp_path: Path, point: str, twice: dict[str, int]
-) -> None:
-    done = perdure("demo", "--kill-at", point, "--json", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+def document(*words: str, folder: Path, code: int = 0) -> dict[str, Any]:
+    """Run the demo, check that nothing was found, and return the document that it wrote."""
+    done = perdure("demo", *words, "--json", folder=folder)
+    assert (done.returncode, done.stderr) == (code, ""), done.stdout
     told: dict[str, Any] = json.loads(done.stdout)
     assert (told["well"], told["faults"]) == (True, [])
-    assert {count["what"]: count["counted"] for count in told["counts"]} == {**CALLS, **twice}
     assert told["seconds"] < LIMIT_SECONDS
+    return told
+
+
+def counted(told: dict[str, Any]) -> dict[str, int]:
+    return {count["what"]: count["counted"] for count in told["counts"]}
+
+
+def sole_receipt(told: dict[str, Any]) -> dict[str, Any]:
+    (receipt,) = told["receipts"]
+    assert (receipt["target"], receipt["support"]) == ("shop", told["support"])
+    return receipt
+
+
+@pytest.mark.parametrize(
+    ("words", "twice", "settled_by"),
+    [
+        ("--kill-at model-stream", {"model request 4": 2}, None),
+        ("--kill-at before-tools", {}, None),
+        ("", {"lookup at the shop": 1}, "lookup"),
+        ("--support idempotent", {"tool refund_order": 2}, "repeat"),
+        ("--kill-at mcp", {"MCP bank_day": 2}, None),
+        ("--kill-at after-tools --support at-least-once", {}, None),
+    ],
+)
+def test_only_what_the_kill_cut_short_happens_again_and_money_goes_back_once(
+    tmp_path: Path, words: str, twice: dict[str, int], settled_by: str | None
+) -> None:
+    told = document(*words.split(), folder=tmp_path)
+    assert counted(told) == {**CALLS, **twice}
     assert told["run"]["state"] == "completed"
     assert told["run"]["result"] == told["answer"]
     steps = [f"{entry['step_id']}/{entry['sequence']}" for entry in told["operations"]]
@@ -68,15 +86,72 @@ def test_only_what_the_kill_cut_short_happens_again(
     assert (told["killed_pid"], told["killed_signal"]) == (first["pid"], signal.SIGKILL)
     assert second["pid"] != first["pid"]
     assert second["replayed"] == told["replayed"] == first["recorded"] > 0
+    assert (told["settled_by"], told["commands"]) == (settled_by, [])
+    assert sole_receipt(told)["state"] == "completed"
+    assert sole_receipt(told)["attempt"] == (2 if settled_by == "repeat" else 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nobody_can_tell_the_run_waits_until_a_person_has_looked(tmp_path: Path) -> None:
+    told = document("--support", "at-least-once", folder=tmp_path)
+    assert counted(told) == CALLS
+    assert (told["run"]["state"], told["settled_by"]) == ("completed", "person")
+    assert [attempt["ending"] for attempt in told["attempts"]] == [
+        "lost",
+        "needs_attention",
+        "completed",
+    ]
+    receipt = sole_receipt(told)
+    assert (receipt["attempt"], receipt["decided_by"]) == (1, "demo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_settles_it_by_the_commands_that_are_shown(tmp_path: Path) -> None:
+    asked = "--support at-least-once --no-settle --keep kept"
+    left = document(*asked.split(), folder=tmp_path)
+    assert (left["run"]["state"], left["answer"]) == ("needs_attention", None)
+    assert (counted(left)["refunds paid"], sole_receipt(left)["state"]) == (1, "ambiguous")
+    show, settle, resume = (shlex.split(command)[1:] for command in left["commands"])
+    early = document(*resume[1:], folder=tmp_path, code=5)
+    assert early["commands"] == left["commands"]
+    shown = perdure(*show, folder=tmp_path)
+    assert "state      ambiguous" in shown.stdout
+    assert perdure(*settle, "--by", "ada", folder=tmp_path).returncode == 0
+    told = document(*resume[1:], folder=tmp_path)
+    assert counted(told) == CALLS
+    assert (told["run"]["state"], told["settled_by"], told["commands"]) == (
+        "completed",
+        "person",
+        [],
+    )
+    assert sole_receipt(told)["decided_by"] == "ada"
+    assert len({attempt["pid"] for attempt in told["attempts"]}) == 3
+    again = perdure(*resume, folder=tmp_path)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "does not wait for anybody" in again.stderr
+
+
+def test_a_wrong_decision_is_found_at_the_shop(tmp_path: Path) -> None:
+    asked = "--support at-least-once --no-settle --keep kept"
+    left = document(*asked.split(), folder=tmp_path)
+    _, settle, resume = (shlex.split(command)[1:] for command in left["commands"])
+    landed = settle.index("--landed")
+    settle[landed : landed + 2] = ["--did-not-land"]
+    assert perdure(*settle, "--by", "ada", folder=tmp_path).returncode == 0
+    done = perdure(*resume, "--json", folder=tmp_path)
+    assert done.returncode == 1
+    assert "refunds paid: counted 2, and 1 would be right" in json.loads(done.stdout)["faults"]
 
 
 def test_a_pipe_gets_plain_lines_and_the_databases_are_kept(tmp_path: Path) -> None:
     done = perdure("demo", "--keep", "kept", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", done.stdout) is None
-    assert "killed by signal 9" in done.stdout
-    assert "All counts are right." in done.stdout
+    told = done.stdout.split("killed by signal 9")
+    assert "the shop pays 4900 cents back; the receipt op-" in told[0]
+    assert re.search(r"finds the receipt op-\w+ in flight, and its worker gone", told[1])
+    assert re.search(r"asks the shop for op-\w+: it landed, 4900 cents", told[1])
+    assert "All counts are right." in told[1]
     assert {"runs.db", "shop.db"} <= {path.name for path in (tmp_path / "kept").iterdir()}
     shown = perdure(
         "show", "refund-A-1042", "--url", "sqlite:///kept/runs.db", "--json", folder=tmp_path
@@ -85,11 +160,15 @@ def test_a_pipe_gets_plain_lines_and_the_databases_are_kept(tmp_path: Path) -> N
 
 
 def test_another_model_of_the_sdk_goes_through_the_same_turn(tmp_path: Path) -> None:
-    done = perdure("demo", "--model", "test", "--kill-at", "none", "--json", folder=tmp_path)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["faults"], told["model"]) == (0, [], "test")
-    assert (told["killed_pid"], told["replayed"], len(told["attempts"])) == (None, 0, 1)
-    assert {count["counted"] for count in told["counts"]} == {1}
+    told = document("--model", "test", "--kill-at", "none", folder=tmp_path)
+    assert (told["model"], told["killed_pid"], told["replayed"]) == ("test", None, 0)
+    assert len(told["attempts"]) == 1
+    assert set(counted(told).values()) == {1}
+
+
+def test_another_model_of_the_sdk_may_be_killed_in_the_refund(tmp_path: Path) -> None:
+    told = document("--model", "test", "--support", "at-least-once", folder=tmp_path)
+    assert (told["settled_by"], counted(told)["refunds paid"]) == ("person", 1)
 
 
 def test_a_model_that_cannot_be_had_is_refused(tmp_path: Path) -> None:

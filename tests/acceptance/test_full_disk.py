@@ -70,7 +70,13 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def fetch_on(folder: Path, limit_bytes: int | None, log: Path, lease_seconds: float) -> None:
+def fetch_on(
+    folder: Path,
+    limit_bytes: int | None,
+    log: Path,
+    lease_seconds: float,
+    function: str = "fetching",
+) -> None:
     """Run until the disk is full, try to start another, and go on when there is room."""
     if limit_bytes is not None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -88,7 +94,7 @@ def fetch_on(folder: Path, limit_bytes: int | None, log: Path, lease_seconds: fl
 
     async def main() -> None:
         async with app:
-            handle = await app.start("fetching", str(log), run_id="run-1")
+            handle = await app.start(function, str(log), run_id="run-1")
             await start_another()
             note(log, result=await handle.result())
 
@@ -109,11 +115,12 @@ def _said(log: Path, *words: str) -> list[str]:
     return [line for line in said if all(word in line for word in words)]
 
 
+@pytest.mark.parametrize("function", ["fetching", "buying"])
 def test_a_run_waits_on_a_full_disk_and_loses_and_repeats_nothing(
-    disk: Disk, tmp_path: Path
+    disk: Disk, tmp_path: Path, function: str
 ) -> None:
     log = tmp_path / "log"
-    with running(tmp_path, fetch_on, disk.folder, disk.limit_bytes, log, 15.0) as child:
+    with running(tmp_path, fetch_on, disk.folder, disk.limit_bytes, log, 15.0, function) as child:
         until(lambda: [line for line in notes(log) if "refused" in line], child)
         assert query(disk.folder / "runs.db", "SELECT run_id, state FROM runs") == [
             ("run-1", "running")

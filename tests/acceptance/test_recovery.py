@@ -22,6 +22,7 @@ from perdure import (
     RetryPolicy,
     RunNeedsAttention,
     current,
+    effect,
     operation,
 )
 from perdure.testing.crash import CrashAt, CrashPoints
@@ -71,15 +72,17 @@ def do_errand(folder: Path, crash: Crash, found: Path | None = None) -> None:
     points = CrashPoints()
     app = App(f"sqlite:///{folder}/runs.db", probe=CrashAt(*crash) if crash else points)
 
+    @effect(support="idempotent")
     def act(what: str) -> str:
         note(folder / "acts.log", act=what)
         return what.upper()
 
+    @effect(support="idempotent", rejected=LookupError)
     async def refuse(what: str) -> None:
         note(folder / "acts.log", act=what)
         raise LookupError(f"no {what}")
 
-    @operation(name="flaky", retry=_QUICK)
+    @effect(support="idempotent", name="flaky", retry=_QUICK)
     async def flaky() -> int:
         note(folder / "acts.log", act="flaky")
         waited = "SELECT count(*) FROM records WHERE handler_id = 'perdure.retry'"
@@ -87,6 +90,7 @@ def do_errand(folder: Path, crash: Crash, found: Path | None = None) -> None:
             raise ConnectionError("try again")
         return 3
 
+    @operation(read_only=True)
     async def nested(what: str) -> list[str]:
         note(folder / "acts.log", act=what)
         inside = current()
@@ -182,6 +186,7 @@ def _done(folder: Path) -> set[str]:
 def act_once(folder: Path, crash: Crash, seed: int) -> None:
     app = _app(folder, crash)
 
+    @operation(read_only=True)
     async def act(number: int) -> None:
         await asyncio.sleep(random.Random(seed + number).random() / 100)
         note(folder / "acts.log", act=number)
@@ -226,6 +231,7 @@ def test_how_often_an_effect_happens_depends_on_the_point_alone(
 def call_three(folder: Path, crash: Crash, delays: list[float]) -> None:
     app = _app(folder, crash)
 
+    @operation(read_only=True)
     async def tool(number: int) -> int:
         note(folder / "acts.log", act=number)
         await asyncio.sleep(delays[number - 1])
@@ -272,6 +278,7 @@ def fan_out(folder: Path, crash: Crash) -> None:
         await asyncio.sleep(0.001 * ((child * 5) % 8))
         return child * 10 + step
 
+    @effect(support="idempotent")
     async def gate() -> str:
         note(folder / "acts.log", child="gate")
         return "open"
@@ -312,6 +319,7 @@ def change(folder: Path, crash: Crash, code: str) -> None:
         note(folder / "acts.log", act="reserve")
         return item
 
+    @effect(support="idempotent")
     async def pay(amount: int) -> int:
         note(folder / "acts.log", act="pay")
         return amount

@@ -6,12 +6,21 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import App, Context, OperationFailed, RetryPolicy, WorkerOptions, operation
+from perdure import (
+    App,
+    Context,
+    OperationFailed,
+    RetryPolicy,
+    WorkerOptions,
+    effect,
+    operation,
+)
 from perdure.testing.crash import CrashAt
 from perdure.testing.manual_clock import ManualClock
 from tests.acceptance.children import note, notes, query, run, running
@@ -21,15 +30,24 @@ _POLICY = RetryPolicy(attempts=4, initial_seconds=600.0, maximum_seconds=3600.0)
 _WORKER = WorkerOptions(lease_seconds=1_000_000.0)
 _STARTED = 1_700_000_000.0
 _SUCCEEDS_AT = 3
+_DECLARED: dict[str, Callable[[Any], Any]] = {
+    "read only": operation(read_only=True, retry=_POLICY),
+    "not sent": effect(not_sent=ConnectionError, retry=_POLICY),
+    "refused": effect(rejected=ConnectionError, retry=_POLICY),
+    "idempotent": effect(support="idempotent", retry=_POLICY),
+    "at least once": effect(on_ambiguous="retry", retry=_POLICY),
+}
+"""What may be tried again: it changes nothing, or did not, or a repeat is harmless or wanted."""
 _DELAYS = [_POLICY.delay_seconds("run-1", attempt, 1) for attempt in (1, 2)]
 
 
-def book(folder: Path, now: float, share: float | None, succeeds_at: int) -> None:
+def book(
+    folder: Path, now: float, share: float | None, succeeds_at: int, declared: str = "read only"
+) -> None:
     """Book with retries on a clock of its own; crash after a share of the second delay."""
     clock = ManualClock(now=now)
     app = App(f"sqlite:///{folder}/runs.db", worker=_WORKER, clock=clock)
 
-    @operation(retry=_POLICY)
     async def booking() -> str:
         note(folder / "tries.log", clock=clock.now())
         number = len(notes(folder / "tries.log"))
@@ -37,9 +55,11 @@ def book(folder: Path, now: float, share: float | None, succeeds_at: int) -> Non
             raise ConnectionError(f"try {number}")
         return "booked"
 
+    declared_booking = _DECLARED[declared](booking)
+
     @app.run(version=1)
     async def trip(context: Context) -> str:
-        return await context.call(booking)
+        return await context.call(declared_booking)
 
     async def advance() -> None:
         while True:
@@ -64,17 +84,18 @@ def book(folder: Path, now: float, share: float | None, succeeds_at: int) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("declared", _DECLARED)
 def test_a_crash_during_a_backoff_costs_neither_the_attempt_nor_the_time_waited(
-    tmp_path: Path,
+    tmp_path: Path, declared: str
 ) -> None:
     """T17: two failures, a crash in the delay before the third attempt, and an hour off."""
     first, second = _DELAYS
     assert min(_DELAYS) > 1
     off = second * 0.25
-    with running(tmp_path, book, tmp_path, _STARTED, 0.5, _SUCCEEDS_AT) as child:
+    with running(tmp_path, book, tmp_path, _STARTED, 0.5, _SUCCEEDS_AT, declared) as child:
         child.die()
     now = _STARTED + first + second * 0.5 + off
-    run(tmp_path, book, tmp_path, now, None, _SUCCEEDS_AT)
+    run(tmp_path, book, tmp_path, now, None, _SUCCEEDS_AT, declared)
     slept = [line["seconds"] for line in notes(tmp_path / "sleeps.log")]
     assert slept == pytest.approx([first, second, second * 0.25])
     tried = [line["clock"] - _STARTED for line in notes(tmp_path / "tries.log")]
@@ -85,7 +106,7 @@ def test_a_crash_during_a_backoff_costs_neither_the_attempt_nor_the_time_waited(
         ("call.1.retry", 2, "success", 1),
         ("call", 1, "success", _SUCCEEDS_AT),
     ]
-    run(tmp_path, book, tmp_path, now, None, _SUCCEEDS_AT)
+    run(tmp_path, book, tmp_path, now, None, _SUCCEEDS_AT, declared)
     assert len(notes(tmp_path / "tries.log")) == 3
     assert query(tmp_path / "runs.db", "SELECT count(*) FROM timers") == [(0,)]
 
@@ -98,14 +119,21 @@ def test_a_delay_that_ended_while_nobody_ran_is_not_waited_again(tmp_path: Path)
     assert len(notes(tmp_path / "tries.log")) == 3
 
 
-def test_attempts_are_counted_across_crashes(tmp_path: Path) -> None:
-    with running(tmp_path, book, tmp_path, _STARTED, 0.5, 99) as child:
+@pytest.mark.parametrize("declared", _DECLARED)
+def test_attempts_are_counted_across_crashes(tmp_path: Path, declared: str) -> None:
+    with running(tmp_path, book, tmp_path, _STARTED, 0.5, 99, declared) as child:
         child.die()
-    with running(tmp_path, book, tmp_path, _STARTED, None, 99) as child:
+    with running(tmp_path, book, tmp_path, _STARTED, None, 99, declared) as child:
         assert child.wait() == 1
     assert "ConnectionError: try 4" in child.said()
     assert len(notes(tmp_path / "tries.log")) == _POLICY.attempts
-    assert _records(tmp_path)[-1] == ("call", 1, "failure", _POLICY.attempts)
+    if declared in {"idempotent", "at least once"}:
+        # The last one has no answer either: a person is asked.
+        assert query(tmp_path / "runs.db", "SELECT state FROM runs") == [("needs_attention",)]
+        assert query(tmp_path / "runs.db", "SELECT state FROM receipts") == [("ambiguous",)]
+        assert _records(tmp_path)[-1] == ("call.1.retry", 3, "success", 1)
+    else:
+        assert _records(tmp_path)[-1] == ("call", 1, "failure", _POLICY.attempts)
 
 
 def _records(folder: Path) -> list[tuple[Any, ...]]:
@@ -122,10 +150,11 @@ def draw(folder: Path, crash: tuple[str, int] | None) -> None:
     """Use every kind of chance and write down what came, unrecorded, on each execution."""
     app = App(f"sqlite:///{folder}/runs.db", probe=CrashAt(*crash) if crash else None)
 
-    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0.01))
+    @operation(read_only=True, retry=RetryPolicy(attempts=2, initial_seconds=0.01))
     async def failing(number: int) -> None:
         raise ConnectionError(f"number {number}")
 
+    @operation(read_only=True)
     async def gate(number: int) -> int:
         return number
 

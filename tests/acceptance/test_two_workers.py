@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App, Context, WorkerOptions
+from perdure import App, Context, WorkerOptions, effect
 from perdure.clock import SystemClock
 from tests.acceptance.children import note, notes, query, running, until
 
@@ -96,6 +96,7 @@ def work(
     async def quick(run_id: str) -> None:
         note(log, run=run_id, step="quick")
 
+    @effect(support="idempotent")
     async def slow(run_id: str) -> str:
         again = bool(notes(log, run=run_id, step="slow"))
         note(log, run=run_id, step="slow")
@@ -347,5 +348,5 @@ def _attempts(folder: Path, run_id: str) -> list[tuple[Any, ...]]:
 
 def _whole(folder: Path) -> list[list[tuple[Any, ...]]]:
     """Return everything that a run's writes could have changed."""
-    tables = ("runs", "attempts", "records", "timers", "pieces")
+    tables = ("runs", "attempts", "records", "timers", "pieces", "receipts")
     return [query(folder / "runs.db", f"SELECT * FROM {table}") for table in tables]

@@ -12,7 +12,7 @@ from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import FunctionToolset
 
-from perdure import App, Context
+from perdure import App, Context, effect
 from perdure.adapters.pydantic_ai import Durable
 from perdure.clock import SystemClock
 from perdure.testing.crash import CrashAt, CrashPoints
@@ -88,6 +88,7 @@ def _finish(folder: Path, url: str, probe: Callable[[str], None]) -> None:
 
 
 def _agent(folder: Path, url: str, probe: Callable[[str], None]) -> Agent:
+    @effect(support="idempotent")
     async def reserve(item: str) -> str:
         probe(f"effect.before {item}")
         # The first call takes longest, so that they are recorded against their order.
@@ -107,7 +108,9 @@ def _agent(folder: Path, url: str, probe: Callable[[str], None]) -> Agent:
         FunctionToolset([reserve], id="shop"),
         MCPToolset(url, id="parcels", headers={SCENARIO: str(folder)}),
     ]
-    return Agent(model, name="clerk", toolsets=toolsets, capabilities=[Durable()])
+    return Agent(
+        model, name="clerk", toolsets=toolsets, capabilities=[Durable(trusted_servers=["parcels"])]
+    )
 
 
 async def _stream_the_last(agent: Agent, prompt: str) -> str:

@@ -33,7 +33,12 @@ PLACES: dict[str, int] = {
     "ports": MEETING,
     "delays": MEETING,
     "activity": MEETING,
+    "asked": MEETING,
     "functions": MEETING,
+    "effect_function": MEETING,
+    "declaration": MEETING,
+    "boundary": MEETING,
+    "tenure": MEETING,
     "preflight": MEETING,
     "engine": ENGINE,
     "storage": EDGES,
@@ -41,8 +46,12 @@ PLACES: dict[str, int] = {
     "runtimes": EDGES,
     "adapters": EDGES,
     "app": COMPOSITION,
+    "audit": COMPOSITION,
+    "background": COMPOSITION,
     "blocking": COMPOSITION,
+    "home": COMPOSITION,
     "receipts": COMPOSITION,
+    "sync": COMPOSITION,
     "urls": COMPOSITION,
     "testing": COMPOSITION,
     "cli": FRONT_ENDS,
@@ -56,7 +65,10 @@ STARTS = {"__main__": {"cli"}, "cli": {"demo"}}
 PROGRAMS = {"demo"}
 
 # Who puts a system together, and the pieces of that layer that they share.
-WIRING, PARTS = {"app", "receipts"}, {"blocking", "urls"}
+WIRING, PARTS = {"app", "audit", "receipts", "sync"}, {"background", "blocking", "home", "urls"}
+
+# Which pieces of that layer are made of others.
+MADE_OF = {"background": {"blocking"}, "home": {"background"}, "sync": {"receipts"}}
 
 # The ground of layer 0: every foundation file may know these, and these know no other.
 GROUND = {"errors", "strict_json"}
@@ -69,6 +81,8 @@ PORTS = {
     "perdure.clock",
     "perdure.journal.store",
     "perdure.journal.runtime",
+    "perdure.effects.answer",
+    "perdure.effects.receipt",
     "perdure.effects.store",
     "perdure.session.channel",
     ENGINE_PORT,
@@ -190,13 +204,15 @@ def _refusal(source: str, target: str) -> str | None:
     if there in STARTS.get(here, ()) or (here in PROGRAMS and level < FRONT_ENDS):
         return None
     if layer == FRONT_ENDS:
-        allowed = there in {"app", "errors"} or any(_under(target, port) for port in PORTS)
-        return None if allowed else "a front end knows app, errors, ports and public names"
+        allowed = there in {"app", "audit", "errors"} or any(_under(target, port) for port in PORTS)
+        return None if allowed else "a front end knows app, audit, errors, ports and public names"
     if level < layer:
         if layer == EDGES and level == ENGINE and not _under(target, ENGINE_PORT):
             return f"an edge knows only {ENGINE_PORT} of the engine"
         return None
     if (layer == level == MEETING) or (here in WIRING and there in PARTS):
+        return None
+    if there in MADE_OF.get(here, ()):
         return None
     return f"layer {layer} knows nothing of layer {level} but itself"
 

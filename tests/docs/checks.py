@@ -66,6 +66,16 @@ def link_faults(root: Path) -> list[str]:
     return faults
 
 
+def test_faults(root: Path) -> list[str]:
+    """Name the tests that a page links to by name and that are not there."""
+    return [
+        f"{page.path.name}: there is no {name} in {link}"
+        for page in pages(root)
+        for link, name in page.tests
+        if f"def {name}(" not in (page.path.parent / link).read_text("utf-8")
+    ]
+
+
 def runnable(page: Page) -> list[tuple[Block, str | None]]:
     """Pair each block to run with the output that the page promises, or None."""
     pairs: list[tuple[Block, str | None]] = []

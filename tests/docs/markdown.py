@@ -16,6 +16,7 @@ _MARK = re.compile(r"^\s*<!--\s*(run|output)\b(?P<rest>.*?)-->\s*$")
 _LINK = re.compile(
     r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE
 )
+_TITLED = re.compile(r"\[[^\]]*\]\(([^)\s]+\.py)\s+\"([^\"]+)\"\)")
 _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 
 
@@ -46,6 +47,11 @@ class Page:
     @property
     def links(self) -> list[str]:
         return [a or b for a, b in _LINK.findall(re.sub(r"`[^`\n]*`", "", self.prose))]
+
+    @property
+    def tests(self) -> list[tuple[str, str]]:
+        """The files of tests that are linked to, each with the test that the link's title names."""
+        return _TITLED.findall(self.prose)
 
     @property
     def anchors(self) -> set[str]:

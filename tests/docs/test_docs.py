@@ -12,7 +12,12 @@ from tests.docs.markdown import read
 
 ROOT = Path(__file__).parents[2]
 Check = Callable[[Path], list[str]]
-CHECKS: list[Check] = [checks.readme_faults, checks.block_faults, checks.link_faults]
+CHECKS: list[Check] = [
+    checks.readme_faults,
+    checks.block_faults,
+    checks.link_faults,
+    checks.test_faults,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -49,11 +54,13 @@ def test_the_changelog_knows_the_version() -> None:
         (checks.block_faults, "<!-- run -->\n", "no block after it"),
         (checks.link_faults, "see [it](docs/none.md)", "docs/none.md: no such file"),
         (checks.link_faults, "# Top\n\n[a](#top) [b](#bottom)", "#bottom: no such heading"),
+        (checks.test_faults, '[it](test_a.py "test_b")', "no test_b in test_a.py"),
         (checks.link_faults, "[it]\n\n[it]: none.md", "none.md: no such file"),
     ],
 )
 def test_a_fault_is_named(tmp_path: Path, check: Check, text: str, message: str) -> None:
     (tmp_path / "README.md").write_text(text)
+    (tmp_path / "test_a.py").write_text("def test_a(): ...")
     (fault,) = check(tmp_path)
     assert message in fault
 

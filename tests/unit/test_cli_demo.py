@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from perdure import RunState
-from perdure.cli.parser import KILL_POINTS
+from perdure import RunState, SideEffectSupport
+from perdure.cli import main
+from perdure.cli.parser import KILL_POINTS, SUPPORTS
+from perdure.demo.evidence import LOOKUP, Evidence
+from perdure.demo.plan import Plan
 from perdure.demo.report import Moment, Report
 from perdure.demo.shop import Shop
 from perdure.demo.story import ANSWER, ORDER, PAID_CENTS
-from perdure.demo.verdict import Evidence, judge
+from perdure.demo.verdict import SETTLERS, judge
+from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import AttemptRow, OperationRow, RunRow
 
 FIRST, SECOND = 11, 12
+QUERYABLE, IDEMPOTENT, NEITHER = SETTLERS
+"""What the shop can do, in the order in which the code has it."""
 
 
 @pytest.fixture
@@ -28,7 +36,37 @@ def _operation(step_id: str, sequence: int, kind: str, handler: str, attempt: in
     return OperationRow(*identity, 1, 1, 1, attempt, 0.0, 0.0)
 
 
-def _evidence(shop: Shop, **changed: Any) -> Evidence:
+def _receipt(support: SideEffectSupport, **changed: Any) -> Receipt:
+    receipt = Receipt(
+        operation_key="op-1",
+        run_id="r",
+        idempotency_key="tool.call",
+        target="shop",
+        ordinal=1,
+        support=support,
+        arguments_sha256=b"",
+        state=ReceiptState.COMPLETED,
+        attempt=2 if support is IDEMPOTENT else 1,
+        holder="a",
+        generation=2 if support is IDEMPOTENT else 1,
+        version=3,
+        first_claimed_at=0.0,
+        claimed_at=0.0,
+        decided_by="demo" if support is NEITHER else None,
+    )
+    return msgspec.structs.replace(receipt, **changed)
+
+
+def _moments(support: SideEffectSupport) -> list[Moment]:
+    killed = [
+        Moment(1, FIRST, Report("asked", number=1)),
+        Moment(1, FIRST, Report("killed", "", -9)),
+    ]
+    parked = [Moment(2, SECOND, Report("parked"))] if support is NEITHER else []
+    return [*killed, *parked, Moment(2, SECOND, Report("finished", ANSWER, 1))]
+
+
+def _evidence(shop: Shop, support: SideEffectSupport = QUERYABLE, **changed: Any) -> Evidence:
     """Return a turn killed in its only tool, which had refunded and had not been recorded."""
     run = RunRow(
         *("r", "refund", 1, RunState.COMPLETED, b"", None, 2),
@@ -39,57 +77,76 @@ def _evidence(shop: Shop, **changed: Any) -> Evidence:
         started_at=0.0,
         finished_at=1.0,
     )
+    plan = {name: changed.pop(name) for name in ("kill_at", "model", "moments") if name in changed}
+    parked = [AttemptRow(2, "b", "worker-2", SECOND, 1.0, 2.0, "needs_attention", 0, 1)]
+    last = 3 if support is NEITHER else 2
     known: dict[str, Any] = {
-        "point": "in-tool",
-        "scripted": True,
-        "moments": [
-            Moment(1, FIRST, Report("asked", number=1)),
-            Moment(1, FIRST, Report("killed", number=-9)),
-            Moment(2, SECOND, Report("finished", ANSWER, 1)),
-        ],
+        "plan": Plan(
+            **{"kill_at": "in-tool", "support": support, "moments": _moments(support), **plan}
+        ),
+        "leaves": False,
         "shop": shop,
         "run": run,
         "attempts": [
             AttemptRow(1, "a", "worker-1", FIRST, 0.0, 1.0, "lost", 0, 0),
-            AttemptRow(2, "b", "worker-2", SECOND, 1.0, 2.0, "completed", 1, 1),
+            *(parked if support is NEITHER else []),
+            AttemptRow(last, "b", "worker-2", SECOND, 1.0, 2.0, "completed", 1, 1),
         ],
         "operations": [
             _operation("model.stream", 1, "model_stream", "refunds.model", 1),
-            _operation("tool.call", 1, "tool_call", "refunds.shop.refund_order", 2),
+            _operation("tool.call", 1, "tool_call", "refunds.shop.refund_order", last),
         ],
+        "receipts": [_receipt(support)],
     }
     return Evidence(**{**known, **changed})
 
 
-def _happen(shop: Shop, monkeypatch: pytest.MonkeyPatch, *refunders: int) -> None:
+def _happen(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *refunders: int, support: Any = QUERYABLE
+) -> None:
+    """Ask the model, let processes pay money back, and ask for it where that can be done."""
     shop.visit("model", "1", FIRST)
     for pid in refunders:
         monkeypatch.setattr("perdure.demo.shop.os.getpid", lambda pid=pid: pid)
-        shop.refund(ORDER, PAID_CENTS)
+        shop.refund(ORDER, PAID_CENTS, "op-1", once=support is IDEMPOTENT)
+    if support is QUERYABLE:
+        shop.visit(*LOOKUP, SECOND)
 
 
-def test_what_was_under_way_is_expected_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    _happen(shop, monkeypatch, FIRST, SECOND)
-    for scripted in (True, False):
-        verdict = judge(_evidence(shop, scripted=scripted))
-        assert (verdict.faults, verdict.replayed, verdict.answer) == ([], 1, ANSWER)
-        counted = {count.what: (count.by_worker, count.expected) for count in verdict.counts}
-        assert counted == {
-            "model request 1": ([1, 0], 1),
-            "tool refund_order": ([1, 1], 2),
-            "refunds paid": ([1, 1], 2),
-        }
+@pytest.mark.parametrize("model", [None, "real"])
+@pytest.mark.parametrize(
+    ("support", "refunders", "others"),
+    [
+        (QUERYABLE, [FIRST], {"tool refund_order": ([1, 0], 1), "lookup at the shop": ([0, 1], 1)}),
+        (IDEMPOTENT, [FIRST, SECOND], {"tool refund_order": ([1, 1], 2)}),
+        (NEITHER, [FIRST], {"tool refund_order": ([1, 0], 1)}),
+    ],
+)
+def test_a_refund_that_was_in_doubt_is_expected_once(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str | None,
+    support: SideEffectSupport,
+    refunders: list[int],
+    others: dict[str, Any],
+) -> None:
+    _happen(shop, monkeypatch, *refunders, support=support)
+    verdict = judge(_evidence(shop, support, model=model))
+    assert (verdict.faults, verdict.replayed, verdict.answer) == ([], 1, ANSWER)
+    assert verdict.settled_by == SETTLERS[support]
+    counted = {count.what: (count.by_worker, count.expected) for count in verdict.counts}
+    assert counted == {"model request 1": ([1, 0], 1), "refunds paid": ([1, 0], 1), **others}
 
 
-@pytest.mark.parametrize("refunders", [[SECOND], [FIRST, SECOND, SECOND]])
+@pytest.mark.parametrize("refunders", [[], [FIRST, SECOND]])
 def test_a_refund_too_few_or_too_many_is_a_fault(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, refunders: list[int]
 ) -> None:
     _happen(shop, monkeypatch, *refunders)
     count = len(refunders)
     assert judge(_evidence(shop)).faults == [
-        f"tool refund_order: counted {count}, and 2 would be right",
-        f"refunds paid: counted {count}, and 2 would be right",
+        f"tool refund_order: counted {count}, and 1 would be right",
+        f"refunds paid: counted {count}, and 1 would be right",
     ]
 
 
@@ -99,17 +156,59 @@ def test_a_refund_too_few_or_too_many_is_a_fault(
         ({"moments": [Moment(2, SECOND, Report("finished", ANSWER, 1))]}, "nobody was killed"),
         ({"attempts": []}, "the attempts ended as []"),
         ({"operations": []}, "model request 1: counted 1, and 0 would be right"),
-        ({"point": "mcp"}, "MCP bank_day: counted 0, and 1 would be right"),
+        ({"kill_at": "mcp"}, "MCP bank_day: counted 0, and 1 would be right"),
+        ({"leaves": True, "moments": _moments(NEITHER)[:-1]}, "one should be ambiguous"),
+        ({"receipts": [_receipt(QUERYABLE, attempt=2)]}, "settled by repeat, and lookup"),
+        ({"receipts": [_receipt(QUERYABLE, decided_by="ada")]}, "settled by person, and lookup"),
+        ({"kill_at": "none"}, "settled by lookup, and None"),
+        ({"receipts": [_receipt(QUERYABLE)] * 2}, "2 effects have receipts, and 1 would be"),
+        (
+            {"receipts": [_receipt(QUERYABLE, state=ReceiptState.AMBIGUOUS)]},
+            "the receipts are ['ambiguous'], and all should be completed",
+        ),
     ],
 )
 def test_what_is_not_as_it_should_be_is_a_fault(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], fault: str
 ) -> None:
-    _happen(shop, monkeypatch, FIRST, SECOND)
+    _happen(shop, monkeypatch, FIRST)
     faults = judge(_evidence(shop, **changed)).faults
     assert any(fault in told for told in faults), faults
 
 
-def test_every_kill_point_is_explained_in_the_manual() -> None:
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--no-settle", "give it --keep DIR and --support at-least-once"),
+        ("--no-settle --keep kept", "give it --keep DIR and --support at-least-once"),
+        ("--resume kept --kill-at mcp", "leave the other options out"),
+        ("--resume kept --no-settle", "leave the other options out"),
+        ("--resume kept", "holds no turn of a demo"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    problem: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *words.split()]) == 2
+    assert problem in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_choice_is_explained_in_the_manual() -> None:
     manual = Path(__file__).parents[2].joinpath("docs", "cli.md").read_text("utf-8")
-    assert [point for point in KILL_POINTS if f"`{point}`" not in manual] == []
+    choices = [*KILL_POINTS, *SUPPORTS]
+    assert [choice for choice in choices if f"`{choice}`" not in manual] == []
+
+
+def test_a_demo_that_cannot_be_shown_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["demo"]) == 2
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import pytest
 
 from perdure import App, Context, PerdureError, ReplayMismatch, RunParked
 from perdure.cli import main
+from perdure.storage.queries import load_migrations
 from perdure.storage.sqlite import health
 from tests.harness import app_on, once, run, sql
 
@@ -56,7 +57,9 @@ def test_all_is_well_where_nothing_waits(tmp_path: Path, doctor: Doctor) -> None
     code, found = doctor()
     assert (code, found["well"], found["findings"], found["unserved"]) == (0, True, [], None)
     store = found["store"]
-    assert (store["schema_version"], store["integrity"], store["journal_mode"]) == (2, "ok", "wal")
+    newest = load_migrations("sqlite")[-1][0]
+    assert (store["schema_version"], store["integrity"]) == (newest, "ok")
+    assert store["journal_mode"] == "wal"
     assert store["synchronous"] == "full"
     assert store["driver"].startswith("SQLite 3.")
     assert store["disk_free_bytes"] > 0 < store["file_bytes"]
@@ -99,12 +102,8 @@ def test_advice_is_given_once_and_digests_are_cut_for_people(
     recorded, asked = "0123456789ab" + "0" * 52, "ba9876543210" + "1" * 52
     mismatch = ReplayMismatch(
         "run-1/call/1",
-        recorded_kind="tool_call",
-        recorded_handler="price",
-        recorded_sha256=recorded,
-        asked_kind="tool_call",
-        asked_handler="price",
-        asked_sha256=asked,
+        recorded=("tool_call", "price", recorded),
+        asked=("tool_call", "price", asked),
     )
     app = _app(tmp_path)
 

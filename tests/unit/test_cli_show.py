@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App, Context, OperationFailed
+from perdure import App, Context, OperationFailed, operation
 from perdure.cli import main, timeline
 from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem
@@ -133,6 +133,7 @@ def test_operations_have_names_for_people(
 def _failing(folder: Path) -> App:
     app = app_on(folder)
 
+    @operation(read_only=True)
     async def charge(order: str) -> int:
         data = {"bank": ["b\x7f"]}
         raise OperationFailed("k", code="Declined", message="no\x1b[31m", data=data)

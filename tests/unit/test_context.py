@@ -163,7 +163,7 @@ def test_operations_inside_an_operation_are_not_repeated_when_it_is_retried(
         calls.append(name)
         return name
 
-    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0))
+    @operation(read_only=True, retry=RetryPolicy(attempts=2, initial_seconds=0))
     async def outer() -> list[str]:
         context = current()
         assert context is not None
@@ -203,7 +203,7 @@ def test_a_sleep_cut_short_inside_an_operation_goes_on_when_it_is_retried(tmp_pa
     app = app_on(tmp_path, clock=clock)
     tries: list[float] = []
 
-    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0))
+    @operation(read_only=True, retry=RetryPolicy(attempts=2, initial_seconds=0))
     async def outer() -> None:
         context = current()
         assert context is not None
@@ -240,7 +240,7 @@ def test_a_retried_operation_that_was_cut_short_inside_another_keeps_its_tries(
     app = app_on(tmp_path)
     calls: list[str] = []
 
-    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0))
+    @operation(read_only=True, retry=RetryPolicy(attempts=2, initial_seconds=0))
     async def inner() -> int:
         calls.append("inner")
         if calls == ["inner"]:
@@ -249,7 +249,7 @@ def test_a_retried_operation_that_was_cut_short_inside_another_keeps_its_tries(
             await asyncio.Event().wait()
         return len(calls)
 
-    @operation(retry=RetryPolicy(attempts=2, initial_seconds=0))
+    @operation(read_only=True, retry=RetryPolicy(attempts=2, initial_seconds=0))
     async def outer() -> int:
         context = current()
         assert context is not None
@@ -374,6 +374,7 @@ def test_handler_ids_come_from_names_and_versions(tmp_path: Path) -> None:
 def test_a_raised_error_ends_the_run_unless_it_is_handled(tmp_path: Path) -> None:
     app = app_on(tmp_path)
 
+    @operation(read_only=True)
     async def fail() -> None:
         raise ValueError("no")
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import Context, OperationFailed, RunNeedsAttention
+from perdure import Context, EffectRejected, OperationFailed, RunNeedsAttention, current
+from perdure.declaration import EffectDeclaration
+from perdure.engine.store import OperationRow
 from perdure.errors import InvalidInvocation, InvalidPayload, MissingHandler, OperationSuspended
 from perdure.journal import (
     Binding,
@@ -19,9 +22,23 @@ from perdure.journal import (
     SuspensionReason,
 )
 from perdure.runtimes.embedded import EmbeddedRuntime
-from tests.harness import RUN, Pause, app_on, finish, interrupt, keys, once, operations, run
+from perdure.testing.manual_clock import ManualClock
+from tests.harness import (
+    RUN,
+    Pause,
+    app_on,
+    finish,
+    in_time,
+    interrupt,
+    keys,
+    once,
+    operations,
+    run,
+    sql,
+)
 
 TOOL = OperationKind.TOOL_CALL
+NO_EFFECT = {(TOOL, "tools"): None}
 
 
 class Worker:
@@ -39,8 +56,13 @@ class Worker:
             raise self.outcome
         return self.outcome or Success(b'{"of": ' + invocation.input_json + b"}")
 
-    def binding(self, context: Context, namespace: str = "") -> Binding:
-        runtime = EmbeddedRuntime(context, self.handlers)
+    def binding(
+        self,
+        context: Context,
+        namespace: str = "",
+        effects: Mapping[tuple[OperationKind, str], EffectDeclaration | None] = NO_EFFECT,
+    ) -> Binding:
+        runtime = EmbeddedRuntime(context, self.handlers, effects=effects)
         return Binding(
             run_id=RUN, runtime=runtime, handler_ids={TOOL: "tools"}, namespace=namespace
         )
@@ -164,3 +186,83 @@ def test_the_spelling_of_an_input_is_part_of_what_was_asked(tmp_path: Path) -> N
 
     run(main())
     assert len(worker.asked) == 1
+
+
+async def _one_call(
+    folder: Path, kind: OperationKind, worker: Any
+) -> tuple[list[OperationRow], list[Any], OperationFailed | RunNeedsAttention | None]:
+    """Execute one operation; return its records, its receipts and how it failed."""
+    app = app_on(folder, clock=(clock := ManualClock()))
+    handlers, problem = Handlers(), None
+    handlers.register(kind, "work", worker)
+
+    @app.run(version=1)
+    async def work(context: Context) -> None:
+        nonlocal problem
+        runtime = EmbeddedRuntime(context, handlers)
+        binding = Binding(run_id=RUN, runtime=runtime, handler_ids={kind: "work"})
+        try:
+            await binding.execute(kind, "step", 1, b"1")
+        except OperationFailed as failed:
+            problem = failed
+
+    try:
+        await in_time(clock, once(app, work))
+    except RunNeedsAttention as parked:
+        problem = parked
+    receipts = sql(folder, "SELECT support, state, attempt FROM receipts")
+    return await operations(app), receipts, problem
+
+
+@pytest.mark.parametrize("kind", list(OperationKind))
+def test_workers_have_the_effect_of_their_kind(tmp_path: Path, kind: OperationKind) -> None:
+    rows, receipts, problem = run(_one_call(tmp_path, kind, Worker()))
+    support = {
+        OperationKind.TOOL_CALL: ["at_least_once"],
+        OperationKind.MCP_REQUEST: ["at_least_once"],
+        OperationKind.EVENT_DELIVERY: ["idempotent"],
+    }.get(kind, [])
+    assert receipts == [(each, "completed", 1) for each in support]
+    assert ([row.status for row in rows], problem) == (["success"], None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "states", "recorded"),
+    [
+        (Failure("EffectRejected", message="no funds"), "EffectRejected", "failed", True),
+        (Failure("EffectNotSent", message="offline"), "EffectNotSent", "failed", True),
+        (EffectRejected("no funds"), "EffectRejected", "failed", True),
+        (Success(b"NaN"), "InvalidPayload", "completed", True),
+        (Failure("Timeout", message="no reply"), "EffectAmbiguous", "ambiguous", False),
+        (Failure("not an identifier"), "EffectAmbiguous", "ambiguous", False),
+        (ValueError("no"), "EffectAmbiguous", "ambiguous", False),
+    ],
+    ids=["rejected", "not-sent", "raised-refusal", "nan", "failure", "name", "raised"],
+)
+def test_what_a_worker_with_an_effect_says_of_it(
+    tmp_path: Path, outcome: Any, code: str, states: str, *, recorded: bool
+) -> None:
+    worker = Worker(outcome)
+    rows, receipts, problem = run(_one_call(tmp_path, TOOL, worker))
+    assert problem is not None
+    assert (problem.code, receipts) == (code, [("at_least_once", states, 1)])
+    assert [row.status for row in rows] == ["failure"] * recorded
+    assert len(worker.asked) == 1
+
+
+def test_an_event_is_delivered_again_under_its_key(tmp_path: Path) -> None:
+    keys_seen: list[str | None] = []
+
+    async def deliver(invocation: Invocation) -> Outcome:
+        context = current()
+        assert context is not None
+        keys_seen.append(context.operation and context.operation.operation_key)
+        if len(keys_seen) < 3:
+            raise ConnectionError("no reply")
+        return Success(b"1")
+
+    rows, receipts, problem = run(_one_call(tmp_path, OperationKind.EVENT_DELIVERY, deliver))
+    assert len(keys_seen) == 3
+    assert len(set(keys_seen) - {None}) == 1
+    assert receipts == [("idempotent", "completed", 3)]
+    assert ([row.status for row in rows], problem) == (["success"], None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App, Context, RunHandle, RunState, current
+from perdure import App, Context, RunHandle, RunState, current, operation
 from perdure.errors import EngineClosed
 from tests.harness import RUN, Pause, app_on, run
 
@@ -24,6 +24,7 @@ def _locking(app: App, calls: list[str], charge: asyncio.Event, how: str) -> Any
     async def lock() -> None:
         calls.append("lock")
 
+    @operation(read_only=True)
     async def pay() -> str:
         calls.append("pay")
         if calls.count("pay") == 1:
@@ -234,6 +235,7 @@ def test_code_that_swallows_every_refusal_keeps_nobody_else_waiting(tmp_path: Pa
 def test_an_operation_that_exits_fails_and_ends_no_worker(
     tmp_path: Path,
 ) -> None:
+    @operation(read_only=True)
     async def leave() -> None:
         raise SystemExit(3)
 

@@ -11,6 +11,7 @@ from perdure import (
     Context,
     RunFailed,
     RunState,
+    operation,
 )
 from perdure.errors import (
     LeaseLost,
@@ -114,9 +115,11 @@ def test_whatever_a_run_raises_is_how_it_ends(tmp_path: Path, kind: str, where: 
     make, code = RAISES[kind]
     app = app_on(tmp_path)
 
+    @operation(read_only=True)
     def fail() -> None:
         raise make()
 
+    @operation(read_only=True)
     async def fail_later() -> None:
         raise make()
 

@@ -79,7 +79,7 @@ def test_what_was_performed_below_a_recorded_operation_is_not_asked_for(tmp_path
 def test_a_timeout_of_an_operation_is_recorded(tmp_path: Path) -> None:
     calls: list[str] = []
 
-    @operation(timeout_seconds=0.0)
+    @operation(read_only=True, timeout_seconds=0.0)
     async def slow() -> str:
         calls.append("slow")
         await asyncio.Event().wait()

@@ -57,7 +57,7 @@ def flaky_app(folder: Path, failures: int, tries: int) -> tuple[App, ManualClock
     clock = ManualClock()
     flaky = Flaky(clock, failures)
     policy = RetryPolicy(attempts=tries, maximum_seconds=60)
-    declared = operation(name="flaky", retry=policy)(flaky)
+    declared = operation(name="flaky", read_only=True, retry=policy)(flaky)
     app = app_on(folder, clock=clock)
 
     @app.run(version=1)

@@ -9,6 +9,7 @@ import pytest
 from perdure import (
     Context,
     RunFailed,
+    operation,
 )
 from tests.harness import (
     RUN,
@@ -110,6 +111,7 @@ def test_what_a_handler_makes_of_its_cancellation_is_not_recorded(tmp_path: Path
     async def main() -> str:
         pause = Pause()
 
+        @operation(read_only=True)
         async def translating() -> str:
             try:
                 await pause()

@@ -9,6 +9,8 @@ import pytest
 from perdure import (
     Context,
     OperationFailed,
+    effect,
+    operation,
 )
 from tests.harness import (
     Pause,
@@ -66,8 +68,11 @@ FAILURES: dict[str, tuple[Callable[[], Exception], str, str]] = {
 
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    "declare", [operation(read_only=True), effect(rejected=Exception)], ids=["read", "refused"]
+)
 def test_a_failure_is_the_same_on_the_first_execution_and_on_replay(
-    tmp_path: Path, kind: str, asynchronous: bool
+    tmp_path: Path, kind: str, asynchronous: bool, declare: Callable[..., Any]
 ) -> None:
     make, code, message = FAILURES[kind]
     app = app_on(tmp_path)
@@ -84,10 +89,12 @@ def test_a_failure_is_the_same_on_the_first_execution_and_on_replay(
         async def fail_later() -> None:
             fail()
 
+        failing = declare(fail_later if asynchronous else fail)
+
         @app.run(version=1)
         async def work(context: Context) -> None:
             try:
-                await context.call(fail_later if asynchronous else fail)
+                await context.call(failing)
             except OperationFailed as error:
                 vars(error).pop("__notes__", None)
                 seen.append((type(error), str(error), vars(error)))
@@ -106,6 +113,7 @@ def test_a_failure_is_the_same_on_the_first_execution_and_on_replay(
 def test_stop_iteration_out_of_a_thread_is_a_failure_and_no_stuck_run(tmp_path: Path) -> None:
     app = app_on(tmp_path)
 
+    @operation(read_only=True)
     def first(numbers: list[int]) -> int:
         return next(iter(numbers))
 

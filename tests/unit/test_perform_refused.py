@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from perdure import (
     App,
     Context,
     RunState,
+    current,
     operation,
 )
 from perdure.errors import (
@@ -35,7 +37,12 @@ ANY_ERROR = (Exception,)
 ANYTHING = (BaseException,)
 
 
+@operation(read_only=True)
 async def one() -> int:
+    return 1
+
+
+async def pay() -> int:
     return 1
 
 
@@ -52,19 +59,24 @@ def refuse(app: App, method: str, *errors: Exception) -> None:
     setattr(app.store, method, refusing)
 
 
-def one_call(app: App) -> Any:
-    @app.run(version=1)
-    async def work(context: Context) -> int:
-        return await context.call(one)
-
-    return work
-
-
-@pytest.mark.parametrize("method", ["append_record", "end_run"])
-def test_a_busy_or_full_store_is_waited_for(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "function"),
+    [
+        ("append_record", one),
+        ("end_run", one),
+        ("claim_effect", pay),
+        ("settle_record", pay),
+    ],
+)
+def test_a_busy_or_full_store_is_waited_for(
+    tmp_path: Path, method: str, function: Callable[[], Awaitable[int]]
+) -> None:
     clock = ManualClock()
     app = app_on(tmp_path, clock=clock)
-    work = one_call(app)
+
+    @app.run(version=1)
+    async def work(context: Context) -> int:
+        return await context.call(function)
 
     async def main() -> int:
         async with app:
@@ -80,7 +92,9 @@ def test_a_busy_or_full_store_is_waited_for(tmp_path: Path, method: str) -> None
     assert len(run(attempts(app))) == 1
 
 
-@pytest.mark.parametrize("method", ["append_record", "end_run", "begin_timer", "read_journal"])
+@pytest.mark.parametrize(
+    "method", ["append_record", "claim_effect", "end_run", "begin_timer", "read_journal"]
+)
 def test_a_run_whose_store_refuses_is_given_back_and_completes_later(
     tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,7 +107,7 @@ def test_a_run_whose_store_refuses_is_given_back_and_completes_later(
             # Code that makes an answer of every error must not get on without the operation.
             try:
                 await context.sleep(0)
-                number += await context.call(one)
+                number += await context.call(pay)
             except ANY_ERROR:
                 number += 10
         return number
@@ -116,6 +130,7 @@ def test_an_operation_around_a_refused_one_is_not_recorded(tmp_path: Path) -> No
 
     @app.run(version=1)
     async def work(context: Context) -> str:
+        @operation(read_only=True)
         async def outer() -> str:
             try:
                 return str(await context.branch("inner").call(one))
@@ -132,10 +147,12 @@ def test_an_operation_around_a_refused_one_is_not_recorded(tmp_path: Path) -> No
     assert run(main()) == "1"
 
 
-def test_a_stolen_run_writes_nothing_and_is_not_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_stolen_run_writes_nothing_and_is_not_failed(tmp_path: Path, *, read_only: bool) -> None:
     app = app_on(tmp_path)
     after: list[str] = []
 
+    @operation(read_only=read_only)
     async def steal() -> None:
         sql(tmp_path, "UPDATE runs SET holder = 'thief', generation = generation + 1")
 
@@ -161,6 +178,9 @@ def test_a_stolen_run_writes_nothing_and_is_not_failed(tmp_path: Path) -> None:
     run(main())
     assert after == ["LeaseLost", "LeaseLost"]
     assert run(keys(app)) == []
+    # What it did to the world is not this worker's to tell any more.
+    open_ones = "SELECT count(*) FROM receipts WHERE state IN ('in_flight', 'ambiguous')"
+    assert sql(tmp_path, open_ones) == [(0 if read_only else 1,)]
     assert app.observer.counts["perdure_lease_fencing_rejected_total"] == 1
     assert app.observer.counts["perdure_operation_executed_total"] == 1
 
@@ -171,26 +191,26 @@ def test_an_operation_around_a_mismatch_is_not_recorded(tmp_path: Path) -> None:
     async def main() -> None:
         pause = Pause()
 
-        async def outer(context: Context, number: int) -> str:
+        @operation(read_only=True)
+        async def outer() -> str:
+            context = current()
+            assert context is not None
             try:
-                return str(await context.call(abs, number))
+                await context.call(abs, 2 if pause.open else 1)
+                await pause()
             except ANYTHING:
-                return "swallowed"
+                if pause.open:
+                    return "swallowed"
+                raise
+            return "done"
 
         @app.run(version=1)
         async def work(context: Context) -> None:
-            branch = context.branch("inner")
-
-            @operation(name="outer")
-            async def ask() -> None:
-                await outer(branch, 2 if pause.open else 1)
-                await pause()
-
-            await context.call(ask)
+            await context.call(outer)
 
         await interrupt(app, pause, work)
-        with pytest.raises(RunNeedsAttention, match=f"{RUN}/branch.inner.1.call/1"):
+        with pytest.raises(RunNeedsAttention, match=f"{RUN}/call.1.call/1"):
             await finish(app)
 
     run(main())
-    assert run(keys(app)) == [("branch.inner.1.call", 1)]
+    assert run(keys(app)) == [("call.1.call", 1)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure import App, Context
+from perdure import App, Context, operation
+from perdure.storage.queries import load_migrations
 from perdure.testing.crash import CrashPoints
 
 _PROGRAM = """
@@ -55,6 +56,7 @@ def test_the_points_of_a_run_are_listed_whatever_shares_a_commit(tmp_path: Path)
     async def double(context: Context) -> list[int]:
         return await asyncio.gather(*(context.call(twice, number) for number in range(2)))
 
+    @operation(read_only=True)
     async def twice(number: int) -> int:
         return number * 2
 
@@ -62,8 +64,7 @@ def test_the_points_of_a_run_are_listed_whatever_shares_a_commit(tmp_path: Path)
     recorded = {"record call/1", "record call/2"}
     operations = {"call/1", "call/2"}
     written = {
-        "migrate 1",
-        "migrate 2",
+        *(f"migrate {number}" for number, _ in load_migrations("sqlite")),
         "register_worker",
         "start_run",
         "end_run",

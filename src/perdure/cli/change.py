@@ -32,14 +32,15 @@ async def resume(options: argparse.Namespace, screen: Screen) -> Exit:
     async with looked_into(options) as app:
         before = await app.find(options.run_id)
         row = before
-        if before.state in _RESUMABLE:
+        if before.state in _RESUMABLE and before.tombstone is None:
             row = await app.resume(options.run_id)
     if row != before:
         return _say(screen, row, f"is {row.state} and goes on when a worker serves it")
+    erased = "" if row.tombstone is None else ", was erased"
     why = {
         RunState.RUNNING: "is running already",
         RunState.PENDING: "waits for a worker already",
-    }.get(row.state, f"is {row.state} and never goes on")
+    }.get(row.state, f"is {row.state}{erased} and never goes on")
     return _say(screen, row, f"{why}; nothing was done", Exit.NOT_WELL)
 
 

@@ -10,11 +10,14 @@ from perdure.app import App
 from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet, plain
-from perdure.cli.target import looked_into
+from perdure.cli.target import looked_into, receipts_of
 from perdure.cli.words import STYLES, abridged, instant, moment, number_of, size
+from perdure.effects.receipt import Receipt
 from perdure.engine.store import RunRow, RunState, StoreReport, WorkerRow
+from perdure.errors import EffectAmbiguous
 
 _RUNS_LISTED: Final = 100
+_RECEIPTS_COUNTED: Final = 1000
 _WORKER_COLUMNS: Final = (
     Column("worker"),
     Column("pid", number=True),
@@ -37,7 +40,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """All that doctor looks at.
 
     `unserved` are waiting runs that no function of the App serves, or None when only a URL was
-    given, which tells nothing of functions.
+    given, which tells nothing of functions. `ambiguous` are effects of which nobody knows.
     """
 
     url: str
@@ -46,6 +49,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     workers: Sequence[WorkerRow]
     stuck: Sequence[RunRow]
     unserved: Sequence[RunRow] | None
+    ambiguous: Sequence[Receipt]
 
     @property
     def findings(self) -> list[Finding]:
@@ -75,20 +79,21 @@ async def _diagnose(app: App, *, knows_functions: bool) -> Diagnosis:
         await store.list_workers(),
         await store.list_runs(state=state, limit=_RUNS_LISTED),
         await store.unserved(app.functions) if knows_functions else None,
+        await _ambiguous(app),
     )
+
+
+async def _ambiguous(app: App) -> Sequence[Receipt]:
+    # Last: workers that are gone are found by it, and are to be shown as they were.
+    async with receipts_of(app) as store:
+        return await store.list(ambiguous_only=True, limit=_RECEIPTS_COUNTED)
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     for fault in diagnosis.report.faults:
         yield Finding(fault.code, fault.message)
     for row in diagnosis.stuck:
-        why = "" if row.problem is None else f": {row.problem.message}"
-        yield Finding(
-            "needs_attention",
-            f"run {row.run_id} of {row.function}@{row.version} is parked{why} (`perdure resume"
-            f" {row.run_id}` once that is mended, `perdure cancel {row.run_id}` to end it)",
-            row.run_id,
-        )
+        yield _of_parked(row)
     for row in diagnosis.unserved or ():
         yield Finding(
             "unserved",
@@ -96,7 +101,33 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
             f" register: deploy it again, or end the run with `perdure cancel {row.run_id}`",
             row.run_id,
         )
+    if diagnosis.ambiguous:
+        yield _of_effects(diagnosis.ambiguous)
     yield from _of_workers(diagnosis)
+
+
+def _of_parked(row: RunRow) -> Finding:
+    why = "" if row.problem is None else f": {row.problem.message}"
+    mended = f"`perdure resume {row.run_id}` once that is mended, "
+    if row.problem is not None and row.problem.code == EffectAmbiguous.__name__:
+        mended = ""  # it goes on by itself once the effect is settled
+    return Finding(
+        "needs_attention",
+        f"run {row.run_id} of {row.function}@{row.version} is parked{why} ({mended}`perdure cancel"
+        f" {row.run_id}` to end it)",
+        row.run_id,
+    )
+
+
+def _of_effects(ambiguous: Sequence[Receipt]) -> Finding:
+    count = len(ambiguous)
+    counted = f"{count} or more" if count == _RECEIPTS_COUNTED else str(count)
+    effects, them = ("effect was", "it") if count == 1 else ("effects were", "the newest")
+    return Finding(
+        "ambiguous",
+        f"nobody knows whether {counted} {effects} applied: list what is open with `perdure"
+        f" effects`, look at {them} with `perdure effects show {ambiguous[0].operation_key}`",
+    )
 
 
 def _of_workers(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -139,6 +170,7 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for worker in diagnosis.workers
         ],
+        "ambiguous": len(diagnosis.ambiguous),
         "unserved": None
         if diagnosis.unserved is None
         else [row.run_id for row in diagnosis.unserved],

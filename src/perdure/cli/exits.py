@@ -5,15 +5,19 @@ from typing import Final
 
 from perdure.errors import (
     CommandError,
+    EffectErased,
     InputDigestMismatch,
     InvalidUrl,
     MissingExtra,
     PerdureError,
     RunCancelled,
+    RunErased,
     RunFailed,
     RunNeedsAttention,
+    StaleDecision,
     StorageError,
     StorageMissing,
+    UnknownEffect,
     UnknownFunction,
     UnknownRun,
 )
@@ -34,9 +38,10 @@ class Exit(enum.IntEnum):
 
 MEANINGS: Final = {
     Exit.OK: "done, and all is well",
-    Exit.NOT_WELL: "the answer is not well: the run failed, doctor or the demo found something",
+    Exit.NOT_WELL: "the answer is not well: the run failed, a decision was stale, doctor or the"
+    " demo found something",
     Exit.USAGE: "the command cannot be done as typed: bad options, input, URL or MODULE:APP",
-    Exit.NOT_FOUND: "there is no such run, run function or database",
+    Exit.NOT_FOUND: "there is no such run, run function, receipt or database, or it was erased",
     Exit.STORAGE: "the database is busy, full, read-only, damaged or of a newer release",
     Exit.UNFINISHED: "the run was cancelled, or needs attention before it can go on",
     Exit.BUG: "perdure itself failed; the traceback is on stderr",
@@ -47,7 +52,11 @@ MEANINGS: Final = {
 # The first line that fits decides.
 _OF_ERRORS: Final[tuple[tuple[type[PerdureError], Exit], ...]] = (
     (UnknownRun, Exit.NOT_FOUND),
+    (RunErased, Exit.NOT_FOUND),
     (UnknownFunction, Exit.NOT_FOUND),
+    (UnknownEffect, Exit.NOT_FOUND),
+    (EffectErased, Exit.NOT_FOUND),
+    (StaleDecision, Exit.NOT_WELL),
     (StorageMissing, Exit.NOT_FOUND),
     (InvalidUrl, Exit.USAGE),
     (MissingExtra, Exit.USAGE),

@@ -85,7 +85,7 @@ async def show_operation(app: App, run_id: str, place: str, screen: Screen) -> N
 
 async def _find(app: App, run_id: str, place: str) -> OperationRow:
     step_id, _, sequence = place.removeprefix(f"{run_id}/").rpartition("/")
-    await app.find(run_id)
+    await app.store.read_run_input(run_id)  # raises `UnknownRun` and `RunErased`
     for row in await app.store.list_operations(run_id):
         if (row.step_id, str(row.sequence)) == (step_id, sequence):
             return row

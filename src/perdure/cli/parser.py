@@ -12,12 +12,19 @@ from perdure.errors import CommandError
 KILL_POINTS: Final = {
     "model-stream": "in the middle of the streamed answer, after the tools have run",
     "before-tools": "after the model asked for tools, before any of them has run",
-    "in-tool": "inside the refund tool, after it wrote and before that was recorded",
+    "in-tool": "inside the refund tool, after the shop paid and before that was recorded",
     "mcp": "while the MCP server's answer is not recorded yet",
     "after-tools": "after the last tool, before the model is asked again",
     "none": "nowhere: the same turn without a kill",
 }
 """Where `perdure demo` can kill its worker."""
+
+SUPPORTS: Final = {
+    "outcome-queryable": "the shop can be asked what became of a refund",
+    "idempotent": "the shop knows a repeat by its operation key, and pays once",
+    "at-least-once": "the shop can neither be asked nor tell a repeat: a person looks at its book",
+}
+"""What the shop of `perdure demo` can do about a refund that was cut short."""
 
 _TARGET: Final = "the App to load, as module:attribute, such as shop.agents:app"
 
@@ -65,24 +72,46 @@ def build_parser() -> Parser:
                 metavar="STEP/SEQ",
                 help="show this operation whole: what went in and what came of it",
             )
+    _add_erase(commands)
+    _add_effects(commands)
     _add(commands, "doctor", "check the database, its workers and its runs", store=True)
     return parser
 
 
+def _add_erase(commands: Any) -> None:
+    what = "delete what a run that has ended was given, recorded and came to; who and why stays"
+    erase = _add(commands, "erase", what, store=True)
+    erase.add_argument("run_id", metavar="RUN", help="the run's id")
+    erase.add_argument("--why", required=True, metavar="TEXT", help="the reason, which is kept")
+    erase.add_argument("--by", metavar="NAME", help="who decides (the name of the login)")
+    erase.add_argument("--yes", action="store_true", help="do not ask")
+    erase.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="write the whole database anew, so that no fragment is left; others wait meanwhile",
+    )
+
+
 def _add_demo(commands: Any) -> None:
-    points = "\n".join(f"  {name:<13} {what}" for name, what in KILL_POINTS.items())
+    points = "\n".join(f"  {name:<18} {what}" for name, what in KILL_POINTS.items())
+    supports = "\n".join(f"  {name:<18} {what}" for name, what in SUPPORTS.items())
     demo = _add(
         commands,
         "demo",
         "kill an agent's process in the middle of a turn and watch another finish it",
-        epilog=f"kill points:\n{points}",
+        epilog=f"kill points:\n{points}\n\nwhat the shop can do:\n{supports}",
     )
     demo.add_argument(
         "--kill-at",
         choices=KILL_POINTS,
-        default="model-stream",
         metavar="POINT",
-        help="where the worker is killed (model-stream)",
+        help="where the worker is killed (in-tool)",
+    )
+    demo.add_argument(
+        "--support",
+        choices=SUPPORTS,
+        metavar="SUPPORT",
+        help="what the shop can do about a repeated refund (outcome-queryable)",
     )
     demo.add_argument(
         "--model",
@@ -90,6 +119,14 @@ def _add_demo(commands: Any) -> None:
         help="ask a real model, such as openai:gpt-5, instead of the scripted one",
     )
     demo.add_argument("--keep", metavar="DIR", help="write everything to DIR and leave it there")
+    demo.add_argument(
+        "--no-settle",
+        action="store_true",
+        help="with --keep and at-least-once: stop where a person has to say, and let that be you",
+    )
+    demo.add_argument(
+        "--resume", metavar="DIR", help="finish the turn that --no-settle left in DIR"
+    )
 
 
 def _add_worker(commands: Any) -> None:
@@ -124,8 +161,67 @@ def _add_start(commands: Any) -> None:
     start.add_argument("--wait", action="store_true", help="wait for the result and print it")
 
 
+def _add_effects(commands: Any) -> None:
+    effects = _add(
+        commands, "effects", "list the effects of which nobody knows what became", store=True
+    )
+    effects.add_argument("--all", action="store_true", help="every effect that has a receipt")
+    effects.add_argument("--run", metavar="RUN", help="only effects of this run")
+    effects.add_argument(
+        "--limit", type=_positive(int), default=20, help="at most N (20)", metavar="N"
+    )
+    below = effects.add_subparsers(dest="effects_command", metavar="COMMAND")
+    key: Final = "the effect's key, or its beginning of 8 characters or more"
+    show = _add(below, "show", "show everything known of an effect", store=True, below=True)
+    show.add_argument("key", metavar="KEY", help=key)
+    settle = _add(
+        below, "settle", "decide about an effect of which nobody knows", store=True, below=True
+    )
+    settle.add_argument("key", metavar="KEY", help=key)
+    _add_decision(settle)
+    watch = _add(below, "watch", "tell of every change of a receipt", store=True, below=True)
+    watch.add_argument(
+        "--run", metavar="RUN", default=argparse.SUPPRESS, help="only effects of this run"
+    )
+    watch.add_argument(
+        "--for",
+        dest="seconds",
+        type=_positive(float),
+        metavar="SECONDS",
+        help="end after so many seconds instead of at Ctrl-C",
+    )
+
+
+def _add_decision(settle: Parser) -> None:
+    decision = settle.add_mutually_exclusive_group(required=True)
+    decision.add_argument(
+        "--landed", metavar="JSON", help="it was applied, and this is the answer; - reads stdin"
+    )
+    decision.add_argument(
+        "--did-not-land", action="store_true", help="it was not applied and never will be"
+    )
+    decision.add_argument(
+        "--retry", action="store_true", help="send it again, although it may have been applied"
+    )
+    settle.add_argument("--why", required=True, help="how this is known; kept with the decision")
+    settle.add_argument(
+        "--expect-version",
+        type=_positive(int),
+        required=True,
+        metavar="N",
+        help="the version of the receipt that was looked at",
+    )
+    settle.add_argument("--by", metavar="NAME", help="who decides (the login name)")
+
+
 def _add(
-    commands: Any, name: str, what: str, *, store: bool = False, epilog: str | None = None
+    commands: Any,
+    name: str,
+    what: str,
+    *,
+    store: bool = False,
+    below: bool = False,
+    epilog: str | None = None,
 ) -> Parser:
     parser: Parser = commands.add_parser(
         name,
@@ -134,13 +230,24 @@ def _add(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # Below a command that takes the same options, one that is not typed must not unset them.
+    unset = argparse.SUPPRESS if below else None
     if store:
         where = parser.add_mutually_exclusive_group()
         where.add_argument(
-            "--url", help=f"the database, such as sqlite:///runs.db ({URL_VARIABLE})"
+            "--url",
+            default=unset,
+            help=f"the database, such as sqlite:///runs.db ({URL_VARIABLE})",
         )
-        where.add_argument("--app", metavar="MODULE:APP", help="the database of this App")
-    parser.add_argument("--json", action="store_true", help="write one JSON document instead")
+        where.add_argument(
+            "--app", metavar="MODULE:APP", default=unset, help="the database of this App"
+        )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS if below else False,
+        help="write one JSON document instead",
+    )
     return parser
 
 

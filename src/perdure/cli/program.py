@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Final
 
-from perdure.cli import change, demo, doctor, runs, show, start, worker
+from perdure.cli import change, demo, doctor, effects, erase, runs, show, start, worker
 from perdure.cli.exits import Exit, exit_of
 from perdure.cli.parser import build_parser
 from perdure.cli.screen import Screen
@@ -21,6 +21,8 @@ _COMMANDS: Final[dict[str, Command]] = {
     "cancel": change.cancel,
     "demo": demo.demo,
     "doctor": doctor.doctor,
+    "effects": effects.effects,
+    "erase": erase.erase,
     "resume": change.resume,
     "runs": runs.runs,
     "show": show.show,

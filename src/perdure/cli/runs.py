@@ -41,6 +41,7 @@ async def runs(options: argparse.Namespace, screen: Screen) -> Exit:
 
 def describe(row: RunRow) -> dict[str, Any]:
     """Return a run as a JSON document shows it."""
+    gone = row.tombstone
     return {
         "run_id": row.run_id,
         "function": row.function,
@@ -55,6 +56,10 @@ def describe(row: RunRow) -> dict[str, Any]:
         "input_sha256": row.input_sha256.hex(),
         "result": None if row.output_json is None else msgspec.Raw(row.output_json),
         "problem": row.problem,
+        "erased_at": None if gone is None else instant(gone.at),
+        "erased_by": None if gone is None else gone.by,
+        "erased_why": None if gone is None else gone.why,
+        "erasing": gone is not None and not gone.whole,
     }
 
 
@@ -69,6 +74,8 @@ def state_of(row: RunRow) -> Any:
 
     asked = row.cancel_requested and not row.state.settled
     word = f"{row.state.value}, to be cancelled" if asked else row.state.value
+    if row.tombstone is not None:
+        word += ", erased" if row.tombstone.whole else ", not yet erased whole"
     return Text(word, STYLES[row.state])
 
 

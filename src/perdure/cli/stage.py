@@ -3,16 +3,41 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
-from perdure.cli.parser import KILL_POINTS
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from perdure.demo.report import Moment
+    from perdure.demo.report import Moment, Report
 
-_STYLES: Final = {"asked": "cyan", "returned": "green", "killed": "bold red"}
+_FORMS: Final = {
+    "asked": "  asks the model, request {number}",
+    "called": "    calls {text}",
+    "returned": "    {text} is done",
+    "paid": "    the shop pays {number} cents back; the receipt {key} is in flight",
+    "dropped": "    sends it again as {key}: the shop knows the key, and pays nothing",
+    "doubted": "    finds the receipt {key} in flight, and its worker gone: was it paid?",
+    "landed": "    asks the shop for {key}: it landed, {number} cents; nothing is sent again",
+    "missed": "    asks the shop for {key}: not there; sent again once it cannot arrive any more",
+    "killed": "  killed by signal {signal}",
+    "finished": "  finished: {number} operations were answered from the journal",
+    "failed": "  {text}",
+    "parked": "  nobody can tell: the run is parked, and waits for a person",
+}
+_STYLES: Final = {
+    "asked": "cyan",
+    "returned": "green",
+    "dropped": "bold green",
+    "doubted": "bold yellow",
+    "landed": "bold green",
+    "missed": "bold yellow",
+    "killed": "bold red",
+    "finished": "bold green",
+    "failed": "bold red",
+    "parked": "bold yellow",
+}
+_KEY_SHOWN: Final = 15
 
 
 class Stage:
@@ -35,10 +60,9 @@ class Stage:
         self._open.close()
         self._end_text()
 
-    def open(self, question: str, point: str) -> None:
+    def open(self, title: str, question: str) -> None:
         """Say what is going to happen."""
-        what = "not killed at all" if point == "none" else f"killed {KILL_POINTS[point]}"
-        self._line(f"A refund agent, {what}.", "bold")
+        self._line(title, "bold")
         self._line(f"customer: {question}")
         if self._live:
             assert self._console is not None
@@ -59,22 +83,13 @@ class Stage:
             self._say(report.text)
             return
         self._end_text()
-        match report.what:
-            case "asked":
-                self._line(f"  asks the model, request {report.number}", _STYLES["asked"])
-            case "called":
-                self._line(f"    calls {report.text}")
-            case "returned":
-                self._line(f"    {report.text} is done", _STYLES["returned"])
-            case "killed":
-                self._line(f"  killed by signal {-report.number}", _STYLES["killed"])
-            case "finished":
-                replayed = f"{report.number} operations were answered from the journal"
-                self._line(f"  finished: {replayed}", "bold green")
-            case "failed":
-                self._line(f"  {report.text}", "bold red")
-            case _:
-                pass
+        if told := _told(report):
+            self._line(told, _STYLES.get(report.what, ""))
+
+    def pause(self) -> None:
+        """Let somebody else write; the next worker is then announced again."""
+        self._end_text()
+        self._worker = 0
 
     @property
     def _live(self) -> bool:
@@ -104,3 +119,10 @@ class Stage:
             self._console.print()
         else:
             self._line(f"    {text}")
+
+
+def _told(report: Report) -> str:
+    """Return what a report says as a line; empty for one that is shown otherwise or not at all."""
+    form = _FORMS.get(report.what, "")
+    key, number = report.text[:_KEY_SHOWN], report.number
+    return form.format(text=report.text, key=key, number=number, signal=-number)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,14 @@ from perdure.cli.exits import Exit, exit_of
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import load_app, naming_the_database
-from perdure.errors import CommandError, RunCancelled, RunFailed, RunNeedsAttention
+from perdure.cli.typed import read_json
+from perdure.errors import RunCancelled, RunFailed, RunNeedsAttention
 
 
 async def start(options: argparse.Namespace, screen: Screen) -> Exit:
     """Start a run without executing it here; with --wait, wait for how it ends."""
     app = load_app(options.target)
-    given = {} if options.input is None else {"input": _input(options.input)}
+    given = {} if options.input is None else {"input": read_json(options.input, "input")}
     with naming_the_database(app):
         return await _start(app, given, options, screen)
 
@@ -60,15 +60,3 @@ async def _wait(app: App, handle: RunHandle[Any], screen: Screen) -> Exit:
     elif row.output_json is not None:
         screen.line(msgspec.json.format(row.output_json, indent=2).decode())
     return code
-
-
-def _input(text: str) -> Any:
-    data = sys.stdin.buffer.read() if text == "-" else text.encode()
-    try:
-        return msgspec.json.decode(data)
-    except (ValueError, RecursionError) as error:
-        shown = "what stdin holds" if text == "-" else repr(text)
-        raise CommandError(
-            f"the input {shown} is not JSON ({error}); quote it for the shell, such as"
-            """ '{"order": "A-1042"}'"""
-        ) from error

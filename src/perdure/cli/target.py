@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from argparse import Namespace
@@ -11,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from perdure import ReceiptStore
 from perdure.app import App
+from perdure.audit import AuditTable
 from perdure.errors import (
     CommandError,
     SchemaTooNew,
@@ -34,6 +37,29 @@ async def looked_into(options: Namespace) -> AsyncGenerator[App]:
     with naming_the_database(app):
         async with app.connect(create=False):
             yield app
+
+
+@contextlib.asynccontextmanager
+async def receipts_of(app: App) -> AsyncGenerator[ReceiptStore]:
+    """Open the receipts of an App's store, to look at them and to settle them; it has to exist.
+
+    What is found or decided is written to the audit of the App, or else to that in the database.
+    """
+    table = AuditTable(app.url)
+    try:
+        with naming_the_database(app):
+            async with ReceiptStore(app.url, audit=app.audit or table, create=False) as store:
+                yield store
+    finally:
+        await table.close()
+
+
+def typed_place(options: Namespace) -> str:
+    """Return the options by which the command was told its database, to be typed again."""
+    for name, value in (("--app", options.app), ("--url", options.url)):
+        if value is not None:
+            return f" {name} {shlex.quote(value)}"
+    return ""
 
 
 @contextlib.contextmanager

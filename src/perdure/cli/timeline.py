@@ -8,9 +8,11 @@ import msgspec
 from perdure.app import App
 from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem, describe_operation, read_problem
+from perdure.cli.receipt import describe_receipt, read_receipts, receipts_sheet
 from perdure.cli.runs import describe, state_of, took
 from perdure.cli.sheet import Column, Sheet, plain, plain_lines
 from perdure.cli.words import SHA256_SHOWN, abridged, duration, instant, moment, shortened, size
+from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import AttemptRow, OperationRow, RunRow, RunState
 
 _VALUE_CHARACTERS: Final = 400
@@ -48,15 +50,17 @@ class Timeline(msgspec.Struct, frozen=True):
     """A run with its attempts and its operations, in the order in which they started.
 
     `problems` say why operations failed. `gone` are the attempts whose worker died or went silent
-    and that nobody has taken over yet.
+    and that nobody has taken over yet. `receipts` are those of its effects, oldest first. Of an
+    erased run, `input_json` is None, and there are neither operations nor receipts.
     """
 
     row: RunRow
-    input_json: bytes
+    input_json: bytes | None
     attempts: Sequence[AttemptRow]
     operations: Sequence[OperationRow]
     problems: Mapping[tuple[str, int], Problem]
     gone: frozenset[int]
+    receipts: Sequence[Receipt] = ()
 
     def recorded(self, generation: int) -> int:
         """Return how many operations an attempt recorded."""
@@ -77,7 +81,10 @@ class Timeline(msgspec.Struct, frozen=True):
 async def read_timeline(app: App, run_id: str) -> Timeline:
     """Read a run and all that it recorded; raises `UnknownRun`."""
     row = await app.find(run_id)
-    operations = await app.store.list_operations(run_id)
+    erased = row.tombstone is not None
+    operations: Sequence[OperationRow] = ()
+    if not erased:
+        operations = await app.store.list_operations(run_id)
     problems = {
         (operation.step_id, operation.sequence): problem
         for operation in operations
@@ -87,7 +94,7 @@ async def read_timeline(app: App, run_id: str) -> Timeline:
     attempts = await app.store.list_attempts(run_id)
     return Timeline(
         row,
-        await app.store.read_run_input(run_id),
+        None if erased else await app.store.read_run_input(run_id),
         attempts,
         sorted(operations, key=lambda operation: operation.started_at),
         problems,
@@ -96,6 +103,7 @@ async def read_timeline(app: App, run_id: str) -> Timeline:
             for attempt in attempts
             if attempt.ending is None and attempt.generation in gone
         ),
+        () if erased else await read_receipts(app, run_id),
     )
 
 
@@ -113,13 +121,18 @@ async def _gone(app: App, run_id: str) -> set[int]:
 def document(timeline: Timeline) -> dict[str, Any]:
     """Return a timeline as a JSON document shows it."""
     return {
-        "run": {**describe(timeline.row), "input": msgspec.Raw(timeline.input_json)},
+        "run": {**describe(timeline.row), "input": _input(timeline)},
         "attempts": [_attempt(timeline, attempt) for attempt in timeline.attempts],
         "operations": [
             describe_operation(timeline.row.run_id, operation, timeline.problem(operation))
             for operation in timeline.operations
         ],
+        "receipts": [describe_receipt(receipt) for receipt in timeline.receipts],
     }
+
+
+def _input(timeline: Timeline) -> msgspec.Raw | None:
+    return None if timeline.input_json is None else msgspec.Raw(timeline.input_json)
 
 
 def _attempt(timeline: Timeline, attempt: AttemptRow) -> dict[str, Any]:
@@ -153,9 +166,10 @@ def headline(timeline: Timeline) -> Any:
         "created": moment(row.created_at),
         "took": duration(took(row)),
         "input": _value(timeline.input_json),
-        "result": "" if row.output_json is None else _value(row.output_json),
+        "result": _value(row.output_json),
         "problem": "" if problem is None else f"{problem.type_name}: {abridged(problem.message)}",
         "waits": _what_is_awaited(timeline),
+        "erased": _erasure(row),
     }
     for name, value in facts.items():
         if value:
@@ -164,6 +178,16 @@ def headline(timeline: Timeline) -> Any:
         lines = plain_lines(problem.traceback.rstrip()).replace("\n", "\n  ")
         text.append(f"\n\n  {lines}", "dim")
     return text
+
+
+def _erasure(row: RunRow) -> str:
+    gone = row.tombstone
+    if gone is None:
+        return ""
+    told = f"{moment(gone.at)} by {gone.by}: {gone.why}"
+    if gone.whole:
+        return told
+    return f"{told} (not to its end yet; `perdure erase {row.run_id}` goes on with it)"
 
 
 def _what_is_awaited(timeline: Timeline) -> str:
@@ -225,8 +249,18 @@ def _cells(timeline: Timeline, operation: OperationRow) -> tuple[object, ...]:
     )
 
 
-def _value(data: bytes) -> str:
-    return shortened(data.decode("utf-8", "replace"), _VALUE_CHARACTERS)
+def effects_sheet(timeline: Timeline) -> Sheet | None:
+    """Return the effects of a run that are not known to be applied once; None for none."""
+    rows = [
+        receipt
+        for receipt in timeline.receipts
+        if receipt.state is not ReceiptState.COMPLETED or receipt.residual_duplicate_risk
+    ]
+    return receipts_sheet(rows, "effects not known to be applied once") if rows else None
+
+
+def _value(data: bytes | None) -> str:
+    return "" if data is None else shortened(data.decode("utf-8", "replace"), _VALUE_CHARACTERS)
 
 
 def _known(count: int | None) -> str:
@@ -249,4 +283,13 @@ def sections(timeline: Timeline) -> Iterator[Any]:
     if timeline.attempts:
         yield attempts_sheet(timeline)
         yield ""
-    yield operations_sheet(timeline) if timeline.operations else "nothing recorded yet"
+    if timeline.operations:
+        yield operations_sheet(timeline)
+    elif timeline.row.tombstone is None:
+        yield "nothing recorded yet"
+    else:
+        yield "what it recorded is gone"
+    unsettled = effects_sheet(timeline)
+    if unsettled is not None:
+        yield ""
+        yield unsettled

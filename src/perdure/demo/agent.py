@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fastmcp.client.transports import StdioTransport
 from pydantic_ai import Agent
@@ -24,27 +24,33 @@ from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext
-from pydantic_ai.toolsets import FunctionToolset
 
+from perdure import SideEffectSupport
 from perdure.adapters.pydantic_ai import Durable
 from perdure.demo.gate import Gate
 from perdure.demo.report import Report
 from perdure.demo.shop import Shop
 from perdure.demo.story import ANSWER, INSTRUCTIONS, ORDER, PAID_CENTS
+from perdure.demo.tools import build_tools
 from perdure.testing.scripted import Call, Reply, ScriptedModel
 
-_PACE_SECONDS = 0.03
+_PACE_SECONDS: Final = 0.03
+_CLOCK: Final = "clock"
 
 
-def build_agent(shop: Path, gate: Gate, model: Model | None) -> Agent[Shop, str]:
-    """Return the agent: an ordinary one, but for `Durable()`, the counting and the gate."""
+def build_agent(
+    path: Path, support: SideEffectSupport, gate: Gate, model: Model | None
+) -> Agent[Shop, str]:
+    """Return the agent: an ordinary one, but for `Durable`, the counting and the gate."""
+    shop = Shop(path)
+    durable = Durable[Shop](event_stream_handler=_watcher(gate), trusted_servers={_CLOCK})
     agent: Agent[Shop, str] = Agent(
-        _Counted(model or _scripted(), Shop(shop), gate),
+        _Counted(model or _scripted(), shop, gate),
         name="refunds",
         deps_type=Shop,
         instructions=INSTRUCTIONS,
-        toolsets=[_tools(gate), _clock(shop)],
-        capabilities=[Durable(event_stream_handler=_watcher(gate))],
+        toolsets=[build_tools(support, shop, gate), _clock(path)],
+        capabilities=[durable],
     )
     return agent
 
@@ -60,36 +66,11 @@ def _scripted() -> ScriptedModel:
     return ScriptedModel(script, chunk_delay_seconds=_PACE_SECONDS)
 
 
-def _tools(gate: Gate) -> FunctionToolset[Shop]:
-    tools: FunctionToolset[Shop] = FunctionToolset(id="shop")
-
-    @tools.tool
-    def look_up_order(ctx: RunContext[Shop], order: str) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        """Look up what was sold and what was paid for it."""
-        found = ctx.deps.find(order)
-        return {"item": found[0], "paid_cents": found[1]} if found else {"error": "no such order"}
-
-    @tools.tool
-    def track_parcel(ctx: RunContext[Shop], order: str) -> str:  # pyright: ignore[reportUnusedFunction]
-        """Ask where the parcel of an order is."""
-        ctx.deps.visit("tool", "track_parcel")
-        return f"the parcel of order {order} was delivered"
-
-    @tools.tool
-    async def refund_order(ctx: RunContext[Shop], order: str, cents: int) -> str:  # pyright: ignore[reportUnusedFunction]
-        """Pay money back for an order."""
-        ctx.deps.refund(order, cents)
-        gate.effect_done()
-        return f"refunded {cents} cents for order {order}"
-
-    return tools
-
-
 def _clock(shop: Path) -> MCPToolset[Shop]:
     """Return the tools of a real MCP server, a process of its own behind pipes."""
     command = ["-m", "perdure.demo.clock_server", str(shop)]
     transport = StdioTransport(command=sys.executable, args=command, keep_alive=False)
-    return MCPToolset(transport, id="clock")
+    return MCPToolset(transport, id=_CLOCK)
 
 
 def _watcher(gate: Gate) -> Any:

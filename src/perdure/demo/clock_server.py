@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from mcp.server import MCPServer
+from mcp.types import ToolAnnotations
 
 from perdure.demo.shop import Shop
 
@@ -20,7 +21,7 @@ def main(path: Path) -> None:
     worker = os.getppid()
     server = MCPServer("clock", log_level="ERROR")
 
-    @server.tool()
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def bank_day(days: int) -> str:  # pyright: ignore[reportUnusedFunction] - the server calls it
         """Return the date that is so many bank days away."""
         shop.visit("mcp", "bank_day", worker)

@@ -4,7 +4,7 @@ import os
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -46,15 +46,32 @@ class Shop:
             row = database.execute(self._sql["find_order"], {"order_id": order_id}).fetchone()
         return None if row is None else (row[0], row[1])
 
-    def refund(self, order_id: str, cents: int) -> None:
-        """Pay money back, as often as this is called.
+    def refund(self, order_id: str, cents: int, operation_key: str | None, *, once: bool) -> bool:
+        """Pay money back, as often as this is called; return whether it was paid now.
+
+        `once` makes the shop drop a refund whose operation key it has seen. A shop that takes no
+        keys gets None.
 
         Durable when it returns: the refund.
         """
+        refund: dict[str, Any] = {"order_id": order_id, "cents": cents, "pid": os.getpid()}
+        refund |= {"operation_key": operation_key, "once": once}
         with self._writing() as database:
             self._note(database, "tool", "refund_order")
-            refund = {"order_id": order_id, "cents": cents, "pid": os.getpid()}
-            database.execute(self._sql["insert_refund"], refund)
+            return database.execute(self._sql["insert_refund"], refund).rowcount > 0
+
+    def find_refund(self, operation_key: str) -> tuple[str, int] | None:
+        """Return for which order money went back under an operation key, and how many cents."""
+        with self._writing() as database:
+            self._note(database, "lookup", "find_refund")
+            key = {"operation_key": operation_key}
+            row = database.execute(self._sql["find_refund"], key).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def book(self) -> Sequence[tuple[str, int]]:
+        """Return the order and the cents of each refund, as a person finds them in the book."""
+        with self._writing() as database:
+            return database.execute(self._sql["list_refunds"]).fetchall()
 
     def refunds(self, pid: int) -> tuple[int, int]:
         """Return how often a process paid money back, and how many cents in all."""

@@ -16,3 +16,8 @@ ANSWER: Final = (
     f" {ORDER}; the money is on your account within five bank days. You can keep the lamp, no need"
     " to send it back."
 )
+
+
+def refunded(order: str, cents: int) -> str:
+    """Return what the refund tool says when it has paid."""
+    return f"refunded {cents} cents for order {order}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol, TypeAlias
 
 from perdure.effects.receipt import Receipt, ReceiptState
+from perdure.effects.support import SideEffectSupport
 
 AuditValue: TypeAlias = str | bool
 
@@ -32,7 +33,13 @@ class AuditSink(Protocol):
 def audit_of(
     receipt: Receipt, *, first_execution: bool = False, replay_suppressed: bool = False
 ) -> dict[str, AuditValue]:
-    """Return what the audit says of a receipt: identity and state, never arguments or answers."""
+    """Return what the audit says of a receipt: identity and state, never arguments or answers.
+
+    A duplicate is also risked while nobody knows of an effect whose target could not tell a repeat
+    from the first.
+    """
+    doubtful = receipt.state is ReceiptState.AMBIGUOUS
+    blind = doubtful and receipt.support is SideEffectSupport.AT_LEAST_ONCE
     return {
         "operation_key": receipt.operation_key,
         "operation_target_ref": receipt.target,
@@ -40,9 +47,9 @@ def audit_of(
         "operation_state": receipt.state.value,
         "operation_first_execution": first_execution,
         "operation_replay_suppressed": replay_suppressed,
-        "operation_reconciliation_required": receipt.state is ReceiptState.AMBIGUOUS,
+        "operation_reconciliation_required": doubtful,
         "operation_reconciliation_exhausted": receipt.exhausted,
-        "operation_residual_duplicate_risk": receipt.residual_duplicate_risk,
+        "operation_residual_duplicate_risk": receipt.residual_duplicate_risk or blind,
     }
 
 
@@ -53,11 +60,3 @@ def allowed(facts: Mapping[str, object]) -> dict[str, AuditValue]:
         for key, value in facts.items()
         if isinstance(value, str | bool) and AUDIT_KEYS.get(key) is type(value)
     }
-
-
-class NoAudit:
-    """Keeps nothing."""
-
-    async def write(self, facts: Mapping[str, AuditValue]) -> None:
-        """Drop the record."""
-        del facts

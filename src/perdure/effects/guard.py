@@ -9,7 +9,7 @@ import msgspec
 from perdure.clock import Clock
 from perdure.effects.audit import AuditSink
 from perdure.effects.effect import Effect
-from perdure.effects.ledger import Ledger, Ownership, Settle, Standing
+from perdure.effects.ledger import Ledger, Ownership, Standing
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.reconcile import Reconciler
 from perdure.effects.store import Receipts
@@ -58,7 +58,7 @@ class Guard:
         clock: Clock,
         observer: Observer,
         probe: Callable[[str], None],
-        audit: AuditSink,
+        audit: AuditSink | None,
     ) -> None:
         self.ledger = Ledger(receipts, ownership, clock, observer, audit)
         self._reconciler = Reconciler(self.ledger, clock, observer)
@@ -67,10 +67,8 @@ class Guard:
         self._observer = observer
         self._probe = probe
 
-    async def apply(self, effect: Effect, settle: Settle | None = None) -> Applied:
+    async def apply(self, effect: Effect) -> Applied:
         """Apply an effect, or return what its receipt holds.
-
-        `settle` writes the end of an attempt; by default the receipt alone.
 
         Durable when it returns: the completed receipt, fsynced.
         If it raises: `EffectRejected` or `EffectNotSent` as the send did (the receipt failed),
@@ -78,7 +76,6 @@ class Guard:
         knows; `LeaseLost` before anything was sent; a `StorageError` leaves the receipt in
         flight, and the next caller doubts it.
         """
-        settle = settle or self.ledger.receipts.settle_effect
         standing = await self.ledger.claim(effect)
         if standing.receipt.arguments_sha256 != effect.arguments_sha256:
             raise EffectConflict(standing.receipt.operation_key)
@@ -86,7 +83,7 @@ class Guard:
         while True:
             if standing.may_send:
                 sent += 1
-                receipt, executed = await self._attempt(effect, standing, settle)
+                receipt, executed = await self._attempt(effect, standing)
                 if receipt.state is ReceiptState.COMPLETED:
                     return Applied(receipt, executed)
                 standing = Standing(receipt)
@@ -100,7 +97,7 @@ class Guard:
     async def _go_on(self, effect: Effect, receipt: Receipt, sent: int) -> Standing:
         match receipt.state:
             case ReceiptState.IN_FLIGHT:
-                return Standing(await self.ledger.look_again(receipt))
+                return Standing(await self.ledger.look_again(effect, receipt))
             case ReceiptState.AMBIGUOUS:
                 return await self._reconciler.resolve(effect, receipt, sent)
             case ReceiptState.FAILED:
@@ -110,27 +107,29 @@ class Guard:
             case ReceiptState.COMPLETED:
                 return Standing(receipt)
 
-    async def _attempt(
-        self, effect: Effect, standing: Standing, settle: Settle
-    ) -> tuple[Receipt, bool]:
+    async def _attempt(self, effect: Effect, standing: Standing) -> tuple[Receipt, bool]:
         """Send once and settle; return the receipt and whether this attempt completed it."""
         receipt = standing.receipt
         try:
-            payload = await self._send(effect, standing, settle)
+            payload = await self._send(effect, standing)
+            if payload is None and effect.overdue is not None:
+                # In doubt for all others; this caller has a send that may still be going on.
+                payload = await effect.overdue()
+                receipt = msgspec.structs.replace(receipt, state=ReceiptState.AMBIGUOUS)
             if payload is None:
                 current = await self.ledger.receipts.read_receipt(receipt.operation_key)
                 assert current is not None
                 return current, False
             self._probe("effect.sent")
-            return await self._complete(receipt, settle, payload)
+            return await self._complete(effect, receipt, payload)
         finally:
             self.ledger.leave(receipt)
 
-    async def _send(self, effect: Effect, standing: Standing, settle: Settle) -> bytes | None:
+    async def _send(self, effect: Effect, standing: Standing) -> bytes | None:
         """Send; return the answer, or None when the receipt says what came of it instead."""
         receipt = standing.receipt
         self._probe("effect.send")
-        seconds = await self._seconds_left(standing, settle)
+        seconds = await self._seconds_left(effect, standing)
         first = receipt.attempt == 1
         self._observer.count("perdure_side_effect_first_execution_total", int(first))
         limit = asyncio.timeout(seconds)
@@ -138,12 +137,16 @@ class Guard:
             async with limit:
                 return await effect.send(effect.identity)
         except (EffectRejected, EffectNotSent) as refusal:
-            await self._refuse(receipt, settle, refusal)
+            await self._refuse(effect, receipt, refusal)
+        except EffectAmbiguous as doubt:
+            # The function itself says that nobody knows, and leaves it at that.
+            await self.ledger.settle(effect, receipt, Move.DOUBT, problem=doubt.why, stopped=True)
+            raise
         except Exception as error:  # noqa: BLE001 - all but a reported refusal leaves doubt
             problem = f"{type(error).__name__}: {text_of(error)}"
             # What was only told to stop may send on, in a thread of its own.
             stopped = not limit.expired()
-            await self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem, stopped=stopped)
+            await self.ledger.settle(effect, receipt, Move.DOUBT, problem=problem, stopped=stopped)
         except BaseException as stop:
             # Whether it went out is unknown, and the receipt must say so before this task ends.
             cancelled = isinstance(stop, asyncio.CancelledError)
@@ -151,12 +154,12 @@ class Guard:
             problem = f"the attempt was {how}"
             with suppress(PerdureError):  # what is not written is doubted by the next caller
                 await asyncio.shield(
-                    self.ledger.settle(receipt, settle, Move.DOUBT, problem=problem)
+                    self.ledger.settle(effect, receipt, Move.DOUBT, problem=problem)
                 )
             raise
         return None
 
-    async def _seconds_left(self, standing: Standing, settle: Settle) -> float | None:
+    async def _seconds_left(self, effect: Effect, standing: Standing) -> float | None:
         """Return how long the attempt may take, right before it is sent; None for no bound.
 
         A process that was frozen since its claim may have lost it: then nothing is sent. Raises
@@ -166,19 +169,19 @@ class Guard:
             self._ownership.owner()
         except LeaseLost:
             problem = "its worker lost its lease before it was sent"
-            await self.ledger.settle_unsent(standing.receipt, problem, settle)
+            await self.ledger.settle_unsent(effect, standing.receipt, problem)
             raise
         if standing.deadline is None:
             return None
         seconds = standing.deadline - self._clock.monotonic()
         if seconds <= 0:
             problem = "its time was over before it was sent"
-            await self.ledger.settle_unsent(standing.receipt, problem, settle)
+            await self.ledger.settle_unsent(effect, standing.receipt, problem)
             raise EffectNotSent(problem)
         return seconds
 
     async def _refuse(
-        self, receipt: Receipt, settle: Settle, refusal: EffectRejected | EffectNotSent
+        self, effect: Effect, receipt: Receipt, refusal: EffectRejected | EffectNotSent
     ) -> None:
         """Write a refusal and raise it, unless it leaves open what an earlier attempt did."""
         # Only a target that knows the key speaks for all attempts under it.
@@ -187,16 +190,16 @@ class Guard:
         open_still = receipt.earlier_unknown and not by_key
         move = Move.DOUBT if open_still else Move.REFUSE
         settled, _ = await self.ledger.settle(
-            receipt, settle, move, problem=text_of(refusal), stopped=True
+            effect, receipt, move, problem=text_of(refusal), stopped=True
         )
         if settled.state is ReceiptState.FAILED:
             raise refusal
 
     async def _complete(
-        self, receipt: Receipt, settle: Settle, payload: bytes
+        self, effect: Effect, receipt: Receipt, payload: bytes
     ) -> tuple[Receipt, bool]:
         settled, landed = await self.ledger.settle(
-            receipt, settle, Move.COMPLETE, payload=payload, stopped=True
+            effect, receipt, Move.COMPLETE, payload=payload, stopped=True
         )
         match settled.state:
             case ReceiptState.COMPLETED:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from perdure.errors import InvalidInvocation
+from perdure.errors import InvalidFunction, InvalidInvocation
 
 _DIGEST_CHARACTERS: Final = 40
 
@@ -18,7 +18,7 @@ class OperationIdentity(msgspec.Struct, frozen=True):
     `ordinal` tells equal effects apart that are meant to happen more than once. Attempts and
     dispatches are no part of it: a retry must be recognised as the same effect.
 
-    Raises `InvalidInvocation` for an empty part, one that is no text, or an ordinal below 1.
+    Raises `InvalidInvocation` for an empty part, one that is no text, or an ordinal below 0.
     """
 
     run_id: str
@@ -31,8 +31,16 @@ class OperationIdentity(msgspec.Struct, frozen=True):
             value: object = getattr(self, name)
             if not isinstance(value, str) or not value or not _is_encodable(value):
                 raise InvalidInvocation(f"an effect's {name} is a text, not {value!a}")
-        if type(self.ordinal) is not int or self.ordinal < 1:
-            raise InvalidInvocation(f"an effect's ordinal is 1 or more, not {self.ordinal!r}")
+        if type(self.ordinal) is not int or self.ordinal < 0:
+            raise InvalidInvocation(f"an effect's ordinal is 0 or more, not {self.ordinal!r}")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Say what to do when a schema is made of a function that takes an identity."""
+        raise InvalidFunction(
+            "a tool gets its OperationIdentity when it is declared by @effect(...), which hides the"
+            " parameter from the model; put the decorator right above the function"
+        )
 
     @property
     def operation_key(self) -> str:

@@ -1,22 +1,18 @@
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from perdure.clock import Clock
-from perdure.effects.audit import AuditSink, allowed, audit_of
+from perdure.effects.audit import AuditSink, audit_of
 from perdure.effects.effect import Effect
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import EffectClaim, Owner, Receipts, Settlement
-from perdure.errors import EffectInProgress, LeaseLost, PerdureError
+from perdure.errors import EffectInProgress
 from perdure.observe import Observer, log
-
-Settle: TypeAlias = Callable[[Settlement], Awaitable[tuple[Receipt, bool]]]
 
 
 class Ownership(Protocol):
@@ -53,7 +49,7 @@ class Ledger:
         ownership: Ownership,
         clock: Clock,
         observer: Observer,
-        audit: AuditSink,
+        audit: AuditSink | None,
     ) -> None:
         self.receipts = receipts
         self._ownership = ownership
@@ -83,8 +79,8 @@ class Ledger:
 
     async def settle(
         self,
+        effect: Effect,
         receipt: Receipt,
-        settle: Settle,
         move: Move,
         *,
         payload: bytes | None = None,
@@ -92,6 +88,23 @@ class Ledger:
         stopped: bool = False,
     ) -> tuple[Receipt, bool]:
         """Move the receipt of an attempt, unless another has; return what it is now."""
+        settled, landed = await self._write(
+            effect, receipt, move, payload=payload, problem=problem, stopped=stopped
+        )
+        if landed:
+            await self.note_move(receipt, settled, move)
+        return settled, landed
+
+    async def _write(
+        self,
+        effect: Effect,
+        receipt: Receipt,
+        move: Move,
+        *,
+        payload: bytes | None = None,
+        problem: str | None = None,
+        stopped: bool = False,
+    ) -> tuple[Receipt, bool]:
         settlement = Settlement(
             operation_key=receipt.operation_key,
             attempt=receipt.attempt,
@@ -101,10 +114,8 @@ class Ledger:
             problem=problem,
             stopped=stopped,
         )
-        settled, landed = await settle(settlement)
-        if landed:
-            await self.note_move(receipt, settled, move)
-        return settled, landed
+        write = effect.settle or self.receipts.settle_effect
+        return await write(settlement)
 
     async def note_move(self, before: Receipt, after: Receipt, move: Move) -> None:
         """Count a move that landed and audit it; `before` is what the mover knew."""
@@ -114,21 +125,28 @@ class Ledger:
             self._observer.count("perdure_side_effect_ambiguous_total")
         elif asked or repeated:
             self._observer.count("perdure_side_effect_reconciliation_succeeded_total")
-        await self.note(audit_of(after, first_execution=not asked and after.attempt == 1))
+        await self.note(after, first_execution=not asked and after.attempt == 1)
 
     async def note_replay(self, receipt: Receipt) -> None:
         """Count and audit that a receipt answered."""
         self._observer.count("perdure_side_effect_replay_suppressed_total")
-        await self.note(audit_of(receipt, replay_suppressed=True))
+        await self.note(receipt, replay_suppressed=True)
 
-    async def note(self, facts: Mapping[str, object]) -> None:
-        """Write what may be in an audit record."""
+    async def note(
+        self, receipt: Receipt, *, first_execution: bool = False, replay_suppressed: bool = False
+    ) -> None:
+        """Write an audit record of a receipt."""
+        if self._audit is None:
+            return
+        facts = audit_of(
+            receipt, first_execution=first_execution, replay_suppressed=replay_suppressed
+        )
         try:
-            await self._audit.write(allowed(facts))
+            await self._audit.write(facts)
         except Exception:  # noqa: BLE001 - what a foreign sink cannot keep has happened all the same
-            log.exception("the audit of %s was not written", facts.get("operation_key"))
+            log.exception("the audit of %s was not written", receipt.operation_key)
 
-    async def look_again(self, receipt: Receipt) -> Receipt:
+    async def look_again(self, effect: Effect, receipt: Receipt) -> Receipt:
         """Doubt an attempt in flight that nobody makes any more.
 
         Raises `EffectInProgress` when somebody does.
@@ -137,18 +155,25 @@ class Ledger:
         await self._ownership.notice_deaths()
         if receipt.holder == self._ownership.owner().holder and not self._busy[key]:
             problem = "it ended, and how could not be written"
-            settled, _ = await self.settle(
-                receipt, self.receipts.settle_effect, Move.DOUBT, problem=problem
-            )
+            settled, _ = await self.settle(effect, receipt, Move.DOUBT, problem=problem)
             return settled
-        doubted = await self.receipts.doubt_vanished(key)
+        await self.doubt_vanished(key)
         current = await self.receipts.read_receipt(key)
         assert current is not None
-        if doubted:
-            await self.note_move(receipt, current, Move.DOUBT)
-        elif current.state is ReceiptState.IN_FLIGHT:
+        if current.state is ReceiptState.IN_FLIGHT:
             raise EffectInProgress(key)
         return current
+
+    async def doubt_vanished(self, operation_key: str | None) -> Sequence[Receipt]:
+        """Doubt what is in flight although its owner is gone; None means all of it.
+
+        Returns the receipts that this call doubted. Each is counted and audited.
+        """
+        doubted = await self.receipts.doubt_vanished(operation_key)
+        for receipt in doubted:
+            self._observer.count("perdure_side_effect_ambiguous_total")
+            await self.note(receipt, first_execution=receipt.attempt == 1)
+        return doubted
 
     async def claim_lookup(self, receipt: Receipt, hold_seconds: float) -> tuple[Receipt, bool]:
         """Take the right to ask the target, for a while, unless another has it and lives."""
@@ -164,49 +189,40 @@ class Ledger:
         # Counted from before the claim, which may wait for the disk: what the claim says about
         # the end of the attempt must hold however long that takes.
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        writing = asyncio.ensure_future(begin(self._claim(effect)))
         self._busy[key] += 1
         mine = False
         try:
-            receipt, mine = await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            # The claim is written all the same, and would stand for as long as this process.
-            await asyncio.shield(self._withdraw(writing))
-            raise
+            receipt, mine = await begin(self._claim(effect, key))
         finally:
             if not mine:
                 self._leave(key)
         return Standing(receipt, mine, deadline)
 
-    async def _withdraw(self, writing: Awaitable[tuple[Receipt, bool]]) -> None:
-        with suppress(LeaseLost, PerdureError):
-            receipt, mine = await writing
-            if mine:
-                await self.settle_unsent(receipt, "the caller was cancelled before it was sent")
+    async def settle_unsent(self, effect: Effect, receipt: Receipt, problem: str) -> None:
+        """End an attempt that sent nothing; what an earlier one did is as unknown as before.
 
-    async def settle_unsent(
-        self, receipt: Receipt, problem: str, settle: Settle | None = None
-    ) -> None:
-        """End an attempt that sent nothing; what an earlier one did is as unknown as before."""
+        Neither counted nor audited: it was never dispatched.
+        """
         move = Move.DOUBT if receipt.earlier_unknown else Move.REFUSE
-        settle = settle or self.receipts.settle_effect
-        await self.settle(receipt, settle, move, problem=problem, stopped=True)
+        await self._write(effect, receipt, move, problem=problem, stopped=True)
 
     def _leave(self, key: str) -> None:
         self._busy[key] -= 1
         if not self._busy[key]:
             del self._busy[key]
 
-    def _claim(self, effect: Effect) -> EffectClaim:
+    def _claim(self, effect: Effect, operation_key: str) -> EffectClaim:
         policy = effect.policy
         resend_after = None
         if policy.timeout_seconds is not None:
             resend_after = self._clock.now() + policy.timeout_seconds + policy.settle_seconds
         return EffectClaim(
+            operation_key=operation_key,
             identity=effect.identity,
             support=policy.support,
             arguments_sha256=effect.arguments_sha256,
             owner=self._ownership.owner(),
             settle_seconds=policy.settle_seconds,
             resend_after=resend_after,
+            handler_id=effect.handler_id,
         )

@@ -88,7 +88,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     `earlier_unknown` says that an attempt before the last one may have been applied, and
     `residual_duplicate_risk` that the target could not tell the two apart.
 
-    Times are wall seconds, UTC.
+    `handler_id` names who applies it inside a run; None outside of one. Times are wall seconds,
+    UTC.
     """
 
     operation_key: str
@@ -118,3 +119,14 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     residual_duplicate_risk: bool = False
     decided_by: str | None = None
     decided_why: str | None = None
+    handler_id: str | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a receipt was and what it is now, both without their answers.
+
+    `before` is None for one that was begun meanwhile. In between it may have been more than that.
+    """
+
+    before: Receipt | None
+    after: Receipt

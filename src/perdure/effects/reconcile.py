@@ -7,7 +7,6 @@ from typing import Final, assert_never
 from perdure.canonical import encode
 from perdure.clock import Clock
 from perdure.effects.answer import Answer, Landed, Lookup, NeverWill, NotYet, Unknown
-from perdure.effects.audit import audit_of
 from perdure.effects.effect import Effect
 from perdure.effects.ledger import Ledger, Standing
 from perdure.effects.receipt import Move, Receipt, ReceiptState
@@ -18,7 +17,7 @@ from perdure.wording import printable, text_of
 
 _LOOKUP_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
-_MOST_SENT: Final = 5
+_MOST_RULED_OUT: Final = 5
 
 
 class Reconciler:
@@ -44,12 +43,12 @@ class Reconciler:
             # What was sent before was not sent the way that this support needs.
             support = SideEffectSupport.AT_LEAST_ONCE
         if support is SideEffectSupport.IDEMPOTENT and self._key_is_valid(policy, receipt, sent):
-            await self._pause(receipt, sent)
+            await self._pause(effect, receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=True)
         if effect.lookup is not None and support is not SideEffectSupport.AT_LEAST_ONCE:
             return await self._ask(effect, receipt, effect.lookup, sent)
         if policy.on_ambiguous is OnAmbiguous.RETRY:
-            await self._pause(receipt, sent)
+            await self._pause(effect, receipt, sent)
             return await self._ledger.send_again(effect, receipt, unknown=True, risk=True)
         tell = policy.on_ambiguous is OnAmbiguous.TELL
         why = receipt.problem or "nobody knows how it ended"
@@ -64,13 +63,13 @@ class Reconciler:
 
     async def repeat(self, receipt: Receipt, sent: int) -> None:
         """Wait longer before each repeat of what was ruled out; `EffectRejected` after too many."""
-        if sent >= _MOST_SENT:
+        if sent >= _MOST_RULED_OUT:
             raise EffectRejected(f"{sent} attempts were not applied, the last: {receipt.problem}")
         await self._clock.sleep(_pause_seconds(sent))
 
-    async def _pause(self, receipt: Receipt, sent: int) -> None:
+    async def _pause(self, effect: Effect, receipt: Receipt, sent: int) -> None:
         """Wait longer before each repeat; raises `EffectAmbiguous` once there were too many."""
-        if sent >= _MOST_SENT:
+        if sent >= effect.most_sent:
             raise _ambiguous(receipt, f"{sent} attempts had no answer, the last: {receipt.problem}")
         await self._clock.sleep(_pause_seconds(sent))
 
@@ -80,19 +79,10 @@ class Reconciler:
         receipt, mine = await self._ledger.claim_lookup(receipt, 2 * _LOOKUP_SECONDS)
         if not mine:
             return await self._wait(receipt)
-        # From before the question: an answer may be old by the time that it arrives.
-        asked_at = self._clock.now()
-        try:
-            answer = await _answer_of(lookup, effect)
-        except BaseException:
-            await asyncio.shield(self._end(effect, receipt, asked_at))
-            raise
+        answer, asked_at = await self._answer(effect, receipt, lookup)
         match answer:
-            case Landed():
-                payload = encode(answer.result)
-                return await self._settle(receipt, Move.COMPLETE, payload=payload)
-            case NeverWill():
-                return await self._settle(receipt, Move.RULE_OUT, problem=printable(answer.why))
+            case Landed() | NeverWill():
+                return await self._settle(effect, receipt, answer)
             case NotYet():
                 return await self._wait_or_send(effect, receipt, asked_at, sent)
             case Unknown():
@@ -100,12 +90,51 @@ class Reconciler:
             case _:
                 assert_never(answer)
 
+    async def inquire(self, effect: Effect, receipt: Receipt) -> None:
+        """Ask the target about an ambiguous effect once, and settle what it says; send nothing."""
+        assert effect.lookup is not None
+        receipt, mine = await self._ledger.claim_lookup(receipt, 2 * _LOOKUP_SECONDS)
+        if not mine:
+            return
+        answer, asked_at = await self._answer(effect, receipt, effect.lookup)
+        end = receipt.resend_after
+        match answer:
+            case Landed() | NeverWill():
+                await self._settle(effect, receipt, answer)
+            case NotYet() if end is not None and asked_at >= end:
+                why = "the target has not seen it, and it can no longer arrive"
+                await self._settle(effect, receipt, NeverWill(why))
+            case NotYet() if end is not None:
+                await self._end(effect, receipt, end)
+            case NotYet() | Unknown():
+                await self._unanswered(effect, receipt)
+            case _:
+                assert_never(answer)
+
+    async def _answer(
+        self, effect: Effect, receipt: Receipt, lookup: Lookup
+    ) -> tuple[Answer, float]:
+        """Return what the target says, and when it was asked."""
+        # From before the question: an answer may be old by the time that it arrives.
+        asked_at = self._clock.now()
+        try:
+            return await _answer_of(lookup, effect), asked_at
+        except BaseException:
+            await asyncio.shield(self._end(effect, receipt, asked_at))
+            raise
+
     async def _settle(
-        self, receipt: Receipt, move: Move, *, payload: bytes | None = None, problem: str = ""
+        self, effect: Effect, receipt: Receipt, answer: Landed | NeverWill
     ) -> Standing:
-        settled, landed = await self._ledger.settle(
-            receipt, self._ledger.receipts.settle_effect, move, payload=payload, problem=problem
-        )
+        match answer:
+            case Landed():
+                settled, landed = await self._ledger.settle(
+                    effect, receipt, Move.COMPLETE, payload=encode(answer.result)
+                )
+            case NeverWill():
+                settled, landed = await self._ledger.settle(
+                    effect, receipt, Move.RULE_OUT, problem=printable(answer.why)
+                )
         return Standing(settled, reconciled=landed)
 
     async def _wait(self, receipt: Receipt) -> Standing:
@@ -122,8 +151,11 @@ class Reconciler:
     ) -> Standing:
         end = receipt.resend_after
         if end is not None and asked_at >= end:
-            await self._pause(receipt, sent)
-            return await self._ledger.send_again(effect, receipt, unknown=False)
+            await self._pause(effect, receipt, sent)
+            standing = await self._ledger.send_again(effect, receipt, unknown=False)
+            settled = int(standing.may_send)
+            self._observer.count("perdure_side_effect_reconciliation_succeeded_total", settled)
+            return standing
         current = await self._end(effect, receipt, asked_at if end is None else end)
         if end is None:
             raise _ambiguous(
@@ -135,15 +167,20 @@ class Reconciler:
         return Standing(current)
 
     async def _ask_later(self, effect: Effect, receipt: Receipt, why: str) -> Standing:
-        pause = _PAUSE_SECONDS * 2**receipt.lookups
-        again_at = self._clock.now() + pause
+        current = await self._unanswered(effect, receipt)
+        if current.exhausted:
+            raise _ambiguous(receipt, f"the target was asked, and could not say: {why}")
+        await self._clock.sleep(_unanswered_seconds(receipt))
+        return Standing(current)
+
+    async def _unanswered(self, effect: Effect, receipt: Receipt) -> Receipt:
+        """Use up one lookup of the budget, and leave the next one for later."""
+        again_at = self._clock.now() + _unanswered_seconds(receipt)
         current = await self._end(effect, receipt, again_at, answered=False)
         if current.exhausted:
             self._observer.count("perdure_side_effect_reconciliation_failed_total")
-            await self._ledger.note(audit_of(current))
-            raise _ambiguous(receipt, f"the target was asked, and could not say: {why}")
-        await self._clock.sleep(pause)
-        return Standing(current)
+            await self._ledger.note(current)
+        return current
 
     async def _end(
         self, effect: Effect, receipt: Receipt, ask_again_at: float, *, answered: bool = True
@@ -157,7 +194,11 @@ class Reconciler:
 
 
 def _pause_seconds(sent: int) -> float:
-    return _PAUSE_SECONDS * 2 ** (min(sent, _MOST_SENT) - 1) if sent else 0.0
+    return _PAUSE_SECONDS * 2 ** (min(sent, _MOST_RULED_OUT) - 1) if sent else 0.0
+
+
+def _unanswered_seconds(receipt: Receipt) -> float:
+    return _PAUSE_SECONDS * 4**receipt.lookups
 
 
 def _ambiguous(receipt: Receipt, why: str, *, needs_person: bool = True) -> EffectAmbiguous:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,12 +24,14 @@ class EffectClaim(msgspec.Struct, frozen=True, kw_only=True):
     and the `settle_seconds` of its target; None when it has no deadline.
     """
 
+    operation_key: str
     identity: OperationIdentity
     support: SideEffectSupport
     arguments_sha256: bytes
     owner: Owner
     settle_seconds: float
     resend_after: float | None
+    handler_id: str | None = None
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,21 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
 
 
+class DecisionRow(msgspec.Struct, frozen=True):
+    """What a person decided about one attempt: who, why, when, and on which version.
+
+    `decision` is `landed`, `never_will` or `send_again`. The time is wall seconds, UTC.
+    """
+
+    operation_key: str
+    attempt: int
+    version: int
+    decision: str
+    decided_by: str
+    decided_why: str
+    decided_at: float
+
+
 class Receipts(Protocol):
     """The port through which receipts are kept.
 
@@ -62,16 +79,17 @@ class Receipts(Protocol):
     """
 
     async def read_receipt(self, operation_key: str) -> Receipt | None:
-        """Return a receipt, or None for an effect that was never begun."""
+        """Return a receipt, or None for an effect that was never begun; raises `EffectErased`."""
         ...
 
     async def claim_effect(self, claim: EffectClaim) -> tuple[Receipt, bool]:
         """Begin the first attempt of an effect, or another one after a refusal.
 
-        Returns the receipt and whether this caller may send.
+        Returns the receipt and whether this caller may send. A claim whose caller is cancelled is
+        taken back before the cancellation goes on.
         Durable when it returns: the receipt in flight, fsynced.
-        If it raises: `LeaseLost` when the owner no longer owns its run, or a `StorageError`;
-        nothing may be sent.
+        If it raises: `LeaseLost` when the owner no longer owns its run, `EffectErased` for an
+        effect whose receipt was erased, or a `StorageError`; nothing may be sent.
         """
         ...
 
@@ -91,15 +109,19 @@ class Receipts(Protocol):
         """Move a receipt; return it and whether the move landed.
 
         An attempt that was applied although a later one had begun marks the risk of a duplicate.
-        Durable when it returns: the move, fsynced.
+        Whoever ends doubt frees the run that is parked for it.
+        A person's decision is kept, and a run that is parked for want of one waits for a worker
+        again.
+        Durable when it returns: the move, fsynced, and with a decision all of that.
         If it raises: `StaleDecision` when the receipt is not what a person decided about.
         """
         ...
 
-    async def doubt_vanished(self, operation_key: str | None) -> int:
+    async def doubt_vanished(self, operation_key: str | None) -> Sequence[Receipt]:
         """Make an attempt in flight whose owner is gone ambiguous; None means all of them.
 
-        Durable when it returns: the doubts, fsynced. Returns how many there are.
+        Returns the receipts that this call made so, and nobody else's.
+        Durable when it returns: the doubts, fsynced.
         """
         ...
 
@@ -123,8 +145,48 @@ class Receipts(Protocol):
         """
         ...
 
+    async def list_due(self, handler_ids: Sequence[str], limit: int) -> Sequence[Receipt]:
+        """Return ambiguous receipts of these handlers whose targets may be asked now."""
+        ...
+
     async def list_receipts(
         self, *, ambiguous_only: bool, limit: int, run_id: str | None = None
     ) -> Sequence[Receipt]:
         """Return receipts, the newest first."""
+        ...
+
+    async def erase_receipts(self, run_id: str, *, by: str, why: str) -> int:
+        """Delete the receipts of a run, or of whatever they belong to, and keep tombstones.
+
+        Returns how many. Not in one transaction, but each receipt with its tombstone.
+        Durable when it returns: the tombstones and the deletions, fsynced.
+        If it raises: `NotErasable`, and nothing was deleted, or a `StorageError`, after which
+        erasing again goes on.
+        """
+        ...
+
+    async def match_receipts(self, prefix: str, limit: int) -> Sequence[Receipt]:
+        """Return the receipts whose operation key begins with a text, in the order of the keys."""
+        ...
+
+    async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:
+        """Return what people decided about an effect, oldest first."""
+        ...
+
+    async def list_changeable(self, limit: int) -> tuple[int, Sequence[Receipt]]:
+        """Return receipts that may still change, without their answers: `limit` at most.
+
+        Those that are open come first, then the newest. With them comes the number of the newest
+        receipt of all.
+        """
+        ...
+
+    async def read_changes(
+        self, after: int, known: Mapping[str, int], limit: int
+    ) -> tuple[int, Sequence[Receipt]]:
+        """Return receipts after a number, and those of `known` whose version is another now.
+
+        `known` are versions by operation key. The receipts come oldest first, `limit` at most and
+        without their answers, and with the number to go on after.
+        """
         ...

@@ -6,12 +6,13 @@ from typing import Any, Generic, TypeVar
 
 from perdure.canonical import decode, encode
 from perdure.engine.registry import Function, Registry, RunFunction
-from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore
+from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore, Tombstone
 from perdure.engine.worker import Worker, WorkerOptions
 from perdure.errors import (
     EngineClosed,
     RunCancelled,
     RunConflict,
+    RunErased,
     RunFailed,
     RunNeedsAttention,
     StorageError,
@@ -34,7 +35,8 @@ class RunHandle(Generic[T]):
     async def result(self) -> T:
         """Wait for the run to end and return what its function returned.
 
-        Raises `RunFailed`, `RunCancelled`, or `RunNeedsAttention` when a person has to act first.
+        Raises `RunFailed`, `RunCancelled`, or `RunNeedsAttention` when a person has to act first,
+        and `RunErased` when nobody can say any more.
         """
         return await self._engine.result(self.run_id)
 
@@ -137,6 +139,8 @@ class Engine:
     async def result(self, run_id: str) -> Any:
         """Wait for a run to end and return what its function returned."""
         end = await self._end_of(run_id)
+        if end.tombstone is not None:
+            raise _erased(run_id, end.tombstone)
         match end.state:
             case RunState.COMPLETED:
                 assert end.output_json is not None
@@ -170,11 +174,22 @@ class Engine:
         return row
 
     async def resume(self, run_id: str) -> RunRow:
-        """Let a run that needs attention go on; raises `UnknownRun`.
+        """Let a run that needs attention go on; raises `UnknownRun` or `RunErased`.
 
         Durable when it returns: the new state, fsynced.
         """
-        return _known(run_id, await self.store.resume_run(run_id))
+        row = _known(run_id, await self.store.resume_run(run_id))
+        if row.tombstone is not None:
+            raise _erased(run_id, row.tombstone)
+        return row
+
+    async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool) -> RunRow:
+        """Delete all that an ended run holds, and return the tombstone that is left.
+
+        Durable when it returns: the tombstone and the deletions, fsynced.
+        """
+        await self.store.erase_run(run_id, by=by, why=why, rewrite=rewrite)
+        return await self.find(run_id)
 
     async def _end_of(self, run_id: str) -> RunEnd:
         if self._worker is None or not self._worker.executes(run_id):
@@ -253,7 +268,11 @@ class Engine:
 
 
 def _end(row: RunRow) -> RunEnd:
-    return RunEnd(row.state, row.output_json, row.problem)
+    return RunEnd(row.state, row.output_json, row.problem, tombstone=row.tombstone)
+
+
+def _erased(run_id: str, tombstone: Tombstone) -> RunErased:
+    return RunErased(run_id, by=tombstone.by, why=tombstone.why)
 
 
 def _known(run_id: str, row: RunRow | None) -> RunRow:

@@ -68,14 +68,14 @@ class Execution:
         self._performer = performer
         end = self._stopped() if self.reason is not None else await self._call_to_end(performer)
         await performer.activity.settle()
-        if performer.lost or self.reason is StopReason.LOST:
+        if performer.tenure.lost or self.reason is StopReason.LOST:
             return None
-        if performer.refused is not None:
-            raise performer.refused
-        if performer.parked is not None:
+        if performer.tenure.refused is not None:
+            raise performer.tenure.refused
+        if performer.tenure.parked is not None:
             if self.reason is StopReason.CANCELLED:
                 return RunEnd(RunState.CANCELLED)
-            return _ended(RunState.NEEDS_ATTENTION, performer.parked)
+            return _ended(RunState.NEEDS_ATTENTION, performer.tenure.parked)
         if self.reason is StopReason.CLOSING and (
             self._cancelled or performer.activity.interrupted
         ):
@@ -92,7 +92,7 @@ class Execution:
         except asyncio.CancelledError:
             return self._stopped()
         except RunParked as parked:
-            performer.park(parked.cause)
+            performer.tenure.park(parked.cause)
             return None
         except (LeaseLost, RunStopped):
             return None

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from perdure.fence import Fence
-from perdure.journal.store import JournalStore
+from perdure.ports import Store
 
 
 class RunState(enum.StrEnum):
@@ -46,6 +46,19 @@ class RunProblem(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
+class Tombstone(msgspec.Struct, frozen=True):
+    """That a run was erased: when (wall seconds, UTC), by whom and why.
+
+    `whole` is False while something of it is still there, because erasing goes on or was cut
+    short; erasing again finishes it.
+    """
+
+    at: float
+    by: str
+    why: str
+    whole: bool
+
+
 class NewRun(msgspec.Struct, frozen=True):
     """A run to be written; `input_json` is one JSON document."""
 
@@ -60,7 +73,8 @@ class RunRow(msgspec.Struct, frozen=True):
     """A run as it stands.
 
     `generation` counts its claims. `holder` is the worker that owns it now, or None. Times are
-    wall seconds, UTC, or None when that has not happened.
+    wall seconds, UTC, or None when that has not happened. Of an erased run, `output_json` and
+    `problem` are None whatever its state.
     """
 
     run_id: str
@@ -76,6 +90,7 @@ class RunRow(msgspec.Struct, frozen=True):
     created_at: float
     started_at: float | None
     finished_at: float | None
+    tombstone: Tombstone | None = None
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
@@ -100,7 +115,8 @@ class StartedRun(msgspec.Struct, frozen=True):
 class RunEnd(msgspec.Struct, frozen=True):
     """How an execution of a run ended, with what it executed and what it replayed.
 
-    `cause` is the exception that ended it, where that happened in this process; it is not stored.
+    `cause` is the exception that ended it, where that happened in this process, and `tombstone`
+    tells that the run was erased since; neither is stored with the end.
     """
 
     state: RunState
@@ -109,6 +125,7 @@ class RunEnd(msgspec.Struct, frozen=True):
     executed: int = 0
     replayed: int = 0
     cause: BaseException | None = None
+    tombstone: Tombstone | None = None
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -174,7 +191,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     faults: Sequence[StoreFault]
 
 
-class RunStore(JournalStore, Protocol):
+class RunStore(Store, Protocol):
     """The port through which the engine keeps runs and their owners.
 
     A worker's ownership is timed by a clock that all workers of the store share and that no
@@ -241,6 +258,18 @@ class RunStore(JournalStore, Protocol):
         """
         ...
 
+    async def erase_run(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> None:
+        """Delete all that an ended run holds, its receipts too, and keep a tombstone.
+
+        Not in one transaction, but with the tombstone in the first one. With `rewrite` the store
+        also writes anew what may still hold fragments in places that it does not use.
+
+        Durable when it returns: the tombstone and the deletions, fsynced.
+        If it raises: `UnknownRun` or `NotErasable`, and nothing was deleted.
+        After a `StorageError` or a crash, erasing again finishes what was begun.
+        """
+        ...
+
     async def read_cancels(self, holder: str) -> Sequence[str]:
         """Return the runs of a worker whose end was asked for."""
         ...
@@ -254,7 +283,7 @@ class RunStore(JournalStore, Protocol):
         ...
 
     async def read_run_input(self, run_id: str) -> bytes:
-        """Return the exact input of a run."""
+        """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
         ...
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:

@@ -11,6 +11,7 @@ import msgspec
 
 from perdure.engine.execution import Execution, StopReason
 from perdure.engine.lease import Lease
+from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
 from perdure.engine.store import (
     ClaimedRun,
@@ -38,7 +39,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     `name` shows up in timelines and need not be unique. `concurrency` bounds the runs that it
     executes at once. `lease_seconds` is how long its runs stay its own when it stops answering
     without having died; a death on the same host is noticed at once, within `sweep_seconds`.
-    `poll_seconds` is how often it looks for work that another process wrote. When it closes,
+    `poll_seconds` is how often it looks for work that another process wrote, and
+    `reconcile_seconds` how often for effects whose targets are to be asked. When it closes,
     operations under way have `drain_seconds` to end and be recorded before they are cancelled.
     """
 
@@ -47,6 +49,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 15.0
     sweep_seconds: float = 0.25
     poll_seconds: float = 0.05
+    reconcile_seconds: float = 1.0
     drain_seconds: float = 20.0
 
     def __post_init__(self) -> None:
@@ -56,7 +59,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("sweep_seconds", "drain_seconds"):
             if not getattr(self, name) >= 0:
                 raise InvalidOptions(f"a worker's {name} is 0 or more, not {getattr(self, name)!r}")
-        for name in ("lease_seconds", "poll_seconds"):
+        for name in ("lease_seconds", "poll_seconds", "reconcile_seconds"):
             if not getattr(self, name) > 0:
                 raise InvalidOptions(f"a worker's {name} is over 0, not {getattr(self, name)!r}")
 
@@ -91,6 +94,9 @@ class Worker:
         self._chores: set[asyncio.Task[None]] = set()
         self._backlog = True
         self._swept_at = float("-inf")
+        self._reconciler: BackgroundReconciler | None = None
+        self._reconciled_at = float("-inf")
+        self._reconciling: asyncio.Task[None] | None = None
         self._closing = False
 
     def executes(self, run_id: str) -> bool:
@@ -114,6 +120,7 @@ class Worker:
             heard=lambda news: self._call_loop(lambda: self._hear(news)),
             lost=lambda: self._call_loop(self._lose_all),
         )
+        self._reconciler = BackgroundReconciler(self._ports, self._lease)
 
     async def tick(self, *, changed: bool) -> None:
         """Take over from the dead and claim what waits; called again and again.
@@ -135,6 +142,24 @@ class Worker:
             self._backlog = True
             await self._look_for_cancels()
         await self._claim()
+        due = now - self._reconciled_at >= self._options.reconcile_seconds
+        if due and self._reconciling is None:
+            self._reconciled_at = now
+            # Beside the runs: a target may take its time to answer.
+            self._reconciling = self._loop.create_task(self._reconcile(), context=copy_context())
+
+    async def _reconcile(self) -> None:
+        assert self._reconciler is not None
+        try:
+            await self._reconciler.look()
+        except LeaseLost:
+            pass
+        except StorageError as error:
+            log.warning("effects are reconciled later: %s", error)
+        except Exception:  # noqa: BLE001 - the next look may do better
+            log.exception("effects are reconciled later, after an unexpected error")
+        finally:
+            self._reconciling = None
 
     async def start(self, run: NewRun) -> StartedRun:
         """Write a run unless its id exists, and execute it here if there is a place for it.
@@ -179,6 +204,9 @@ class Worker:
         Durable when it returns: the release, fsynced.
         """
         self._closing = True
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+            await asyncio.wait([self._reconciling])
         await self._drain()
         for execution in list(self._executions.values()):
             execution.stop(StopReason.CLOSING)
@@ -278,7 +306,7 @@ class Worker:
             return None
         end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
         try:
-            state = await performer.insist(
+            state = await performer.tenure.insist(
                 lambda: self._store.end_run(claim.fence, end), lambda: self._closing
             )
         except LeaseLost:

@@ -34,9 +34,9 @@ class Replay:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def holds(self, invocation: Invocation) -> bool:
-        """Return whether anything is recorded under an invocation's key."""
-        return (invocation.step_id, invocation.sequence) in self._rows
+    def holds(self, step_id: str, sequence: int) -> bool:
+        """Return whether anything is recorded at a place."""
+        return (step_id, sequence) in self._rows
 
     def find(self, invocation: Invocation, input_sha256: bytes) -> JournalRow | None:
         """Return the record of an invocation, or None when it has none yet.
@@ -98,10 +98,6 @@ def _check(row: JournalRow | TimerRow, invocation: Invocation, input_sha256: byt
         return
     raise ReplayMismatch(
         invocation.stable_key,
-        recorded_kind=row.kind,
-        recorded_handler=row.handler_id,
-        recorded_sha256=row.input_sha256.hex(),
-        asked_kind=invocation.kind.value,
-        asked_handler=invocation.handler_id,
-        asked_sha256=input_sha256.hex(),
+        recorded=(row.kind, row.handler_id, row.input_sha256.hex()),
+        asked=(invocation.kind.value, invocation.handler_id, input_sha256.hex()),
     )

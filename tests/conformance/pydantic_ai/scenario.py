@@ -17,6 +17,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from perdure.adapters.pydantic_ai import Durable
 from perdure.context import Context
+from perdure.functions import operation
 from perdure.testing.scripted import Call, Reply, Request, ScriptedModel
 
 SCRIPT: Sequence[Reply | str] = (
@@ -80,6 +81,7 @@ class Shop:
         self.done[f"charge {order}"] += 1
         return {"charged": order, "tags": sorted(tags)}
 
+    @operation(read_only=True)
     async def ask(self, ctx: RunContext, question: str) -> str:
         await asyncio.sleep(self.delays[2])
         self.done["ask"] += 1

@@ -22,9 +22,11 @@ from pydantic_ai.usage import UsageLimits
 from perdure.adapters.pydantic_ai import Durable, ToolConfig
 from perdure.context import Context
 from perdure.errors import OperationFailed, RunParked
+from perdure.functions import operation
 from perdure.journal.record import Failure
 from perdure.retry import RetryPolicy
 from perdure.testing.scripted import Call, Reply, ScriptedModel, Trouble
+from tests.conformance.pydantic_ai.agents import states
 from tests.conformance.pydantic_ai.journal import MemoryJournal
 
 AT_ONCE = RetryPolicy(initial_seconds=0)
@@ -106,6 +108,7 @@ def test_a_fallback_to_another_model_is_taken_again_on_a_replay() -> None:
 
 
 def test_any_other_error_is_the_same_operation_failed_now_and_later() -> None:
+    @operation(read_only=True)
     def explode() -> str:
         raise AppError("boom")
 
@@ -168,7 +171,8 @@ def test_a_crash_between_tries_of_a_tool_goes_on_with_the_next_try() -> None:
             raise ConnectionError("gone")
         return "up"
 
-    config = ToolConfig(retry=RetryPolicy(attempts=4, initial_seconds=0, retry_on=OSError))
+    retry = RetryPolicy(attempts=4, initial_seconds=0, retry_on=OSError)
+    config = ToolConfig(retry=retry, read_only=True)
     agent = Agent(
         ScriptedModel([Reply(calls=[Call("shaky")]), "Up."]),
         name="shaky",
@@ -191,12 +195,18 @@ def test_a_crash_between_tries_of_a_tool_goes_on_with_the_next_try() -> None:
     assert journal.steps() == whole.steps()
 
 
-def test_a_cancelled_call_leaves_no_outcome() -> None:
+@pytest.mark.parametrize("made_of_it", [asyncio.CancelledError, ValueError])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_cancelled_call_leaves_no_outcome(made_of_it: Any, read_only: bool) -> None:
     started = asyncio.Event()
 
+    @operation(read_only=read_only)
     async def endless() -> str:
         started.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise made_of_it from None
         return "never"
 
     agent = Agent(
@@ -216,6 +226,7 @@ def test_a_cancelled_call_leaves_no_outcome() -> None:
     journal = MemoryJournal()
     journal.run(code)
     assert journal.steps() == [("model.request", 1)]
+    assert states(journal) == ([] if read_only else [("endless", "ambiguous")])
 
 
 def test_a_mismatch_in_one_of_parallel_calls_parks_the_run() -> None:
@@ -257,6 +268,7 @@ def test_a_limit_on_usage_counts_agents_in_tools_on_a_replay_too() -> None:
     )
 
     @agent.tool
+    @operation(read_only=True)
     async def ask(ctx: RunContext[None]) -> str:
         return (await helper.run("Hm?", usage=ctx.usage)).output
 

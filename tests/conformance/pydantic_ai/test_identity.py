@@ -13,6 +13,7 @@ from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 
 from perdure.adapters.pydantic_ai import Durable
 from perdure.context import Context
+from perdure.functions import operation
 from perdure.testing.scripted import Call, Reply, ScriptedModel
 from tests.conformance.pydantic_ai.journal import MemoryJournal
 
@@ -109,6 +110,7 @@ def test_listing_an_mcp_server_is_journalled_whether_the_process_is_warm_or_cold
 def test_runs_and_the_agents_in_them_have_identities_of_their_own() -> None:
     made: list[str] = []
 
+    @operation(read_only=True)
     async def helped(ctx: RunContext[str]) -> str:
         made.append(ctx.deps)
         return (await helper.run("Go.", run_id="mine" if ctx.deps == "b" else None)).output

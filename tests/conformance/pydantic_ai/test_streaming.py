@@ -23,6 +23,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.adapters.pydantic_ai import Durable
 from perdure.context import Context, current
+from perdure.functions import operation
 from perdure.testing.scripted import Call, Reply, Request, ScriptedModel, Trouble
 from tests.conformance.pydantic_ai.journal import MemoryJournal
 
@@ -166,6 +167,7 @@ def test_events_are_delivered_once_and_known_by_their_place_or_by_what_they_say(
             elif not event.event_kind.startswith(("part_", "final_")):
                 seen.append(event.event_kind)
 
+    @operation(read_only=True)
     async def work(ctx: RunContext[None]) -> str:
         for percent in (10, 20, 20):
             await ctx.emit(Progress(percent=percent + offset))

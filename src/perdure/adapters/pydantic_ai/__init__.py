@@ -3,8 +3,8 @@ from __future__ import annotations
 from perdure.errors import MissingExtra
 
 try:
-    from perdure.adapters.pydantic_ai.backend import ToolConfig
     from perdure.adapters.pydantic_ai.capability import Durable
+    from perdure.adapters.pydantic_ai.tool_config import ToolConfig
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in {"pydantic_ai", "pydantic_core"}:
         raise

@@ -1,33 +1,40 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
 
-import msgspec
 from pydantic_ai.durable_exec import (
     BoundDurableOperation,
     DurableOperation,
     DurableOperationBackend,
+    DynamicToolsResult,
     ModelRequestParams,
     ToolsetCallToolId,
     durable_unit_scope,
     record_durable_unit,
 )
-from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
-from pydantic_ai.toolsets.abstract import ToolsetTool
+from pydantic_ai.tools import RunContext
+from pydantic_ai.toolsets import ToolsetTool
 from pydantic_core import PydanticSerializationError
 
 from perdure.adapters.pydantic_ai.agent_run import AgentRun
 from perdure.adapters.pydantic_ai.conversation import slim
 from perdure.adapters.pydantic_ai.document import document_of
-from perdure.adapters.pydantic_ai.failures import UnitFailed, for_units, raised_from
+from perdure.adapters.pydantic_ai.ending import Ending
+from perdure.adapters.pydantic_ai.failures import UnitFailed, for_units, raised_from, unknown_of
 from perdure.adapters.pydantic_ai.place import HandlerNames, place_of, run_context_of
 from perdure.adapters.pydantic_ai.spending import Spending, add_spent
+from perdure.adapters.pydantic_ai.terms import Terms, ToolTerms, declared_by, returned
+from perdure.adapters.pydantic_ai.tool_config import ToolConfig, check_agreement, config_of
+from perdure.adapters.pydantic_ai.toolsets import Toolsets, writable
 from perdure.canonical import decode, encode
 from perdure.context import current
+from perdure.declaration import Reported
 from perdure.errors import InvalidPayload, OperationFailed
-from perdure.journal.record import Success
+from perdure.journal.failures import failure_of
+from perdure.journal.record import Outcome, Success
 from perdure.perform import Performed
 from perdure.retry import RetryPolicy
 
@@ -35,28 +42,29 @@ ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
 ResultT = TypeVar("ResultT")
 
-
-class ToolConfig(msgspec.Struct, frozen=True):
-    """How the calls of one tool are performed: `Tool(..., metadata={"perdure": ToolConfig(...)})`.
-
-    `retry` says which of its exceptions are tried again, and when; None for none.
-    """
-
-    retry: RetryPolicy | None = None
+Failed = Callable[[Exception], UnitFailed]
 
 
 class Backend(DurableOperationBackend[ToolConfig]):
     """Performs an agent's operations through the context of the run that the agent runs in."""
 
-    def __init__(self, names: HandlerNames, retry: RetryPolicy | None) -> None:
+    def __init__(
+        self,
+        names: HandlerNames,
+        retry: RetryPolicy | None,
+        toolsets: Toolsets,
+        trusted: frozenset[str],
+    ) -> None:
+        self.parameter_transports = toolsets
         self._names = names
         self._retry = retry
+        self._trusted = trusted
 
     def bind(
         self, operation: DurableOperation[ParamsT, WireT, ResultT]
     ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
         """Return the operation as something to call."""
-        return _Unit(operation, self._names, self._retry)
+        return _Unit(operation, self._names, self._retry, self._trusted)
 
     def config_for_tool(
         self,
@@ -67,16 +75,10 @@ class Backend(DurableOperationBackend[ToolConfig]):
     ) -> ToolConfig | Literal[False]:
         """Return what a tool's metadata says; False for a tool that is not to be journalled."""
         del operation
-        metadata = tool.tool_def.metadata if isinstance(tool, ToolsetTool) else None
-        declared = (metadata or {}).get("perdure")
-        if declared is None:
-            return ToolConfig()
-        if declared is False or isinstance(declared, ToolConfig):
-            return declared
-        raise UserError(
-            f"the metadata 'perdure' of tool {tool_name!r} is a ToolConfig or False, which leaves"
-            f" the tool out of the journal; it is {declared!r}"
-        )
+        found = cast("ToolsetTool[Any]", tool) if isinstance(tool, ToolsetTool) else None
+        config = config_of(found.tool_def if found is not None else None, tool_name)
+        check_agreement(config, declared_by(found), tool_name)
+        return config
 
     def registrations(self) -> Sequence[Callable[..., object]]:
         """Return nothing: operations are performed where they are asked for."""
@@ -91,11 +93,13 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         operation: DurableOperation[ParamsT, WireT, ResultT],
         names: HandlerNames,
         retry: RetryPolicy | None,
+        trusted: frozenset[str],
     ) -> None:
         self._operation = operation
         self._names = names
-        self._retry = retry
-        self._calls_tool = isinstance(operation.operation_id, ToolsetCallToolId)
+        self._retry = None if retry is None else for_units(retry, of_model=True)
+        calls_tool = isinstance(operation.operation_id, ToolsetCallToolId)
+        self._tool_terms = ToolTerms(operation, trusted) if calls_tool else None
 
     @property
     def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
@@ -111,13 +115,20 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         key = context.key(step_id, sequence)
         raised: UnitFailed | None = None
 
-        async def handler() -> Success:
+        def failed(error: Exception) -> UnitFailed:
             nonlocal raised
+            raised = UnitFailed(key, error)
+            return raised
+
+        terms = Terms()
+        if not context.recorded(step_id, sequence):
+            terms = await self._terms(params, config, failed)
+
+        async def handler() -> Reported | Outcome:
             try:
-                return Success(await self._execute(params, handler_id))
-            except Exception as error:
-                raised = UnitFailed(key, error)
-                raise raised from error
+                return await self._attempt(params, handler_id, terms, failed)
+            except Exception as error:  # noqa: BLE001 - recorded, and raised from the record
+                return Reported(failure_of(failed(error)), None, error=error)
 
         performed = await context.perform(
             kind,
@@ -126,22 +137,56 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
             handler_id,
             document.data,
             handler,
-            retry=self._retry_for(params, config),
+            retry=terms.retry,
             cuts=document.cuts,
+            effect=terms.effect,
         )
         record_durable_unit(executed=not performed.replayed)
         return self._result(params, run, key, performed, raised)
 
-    async def _execute(self, params: ParamsT, handler_id: str) -> bytes:
-        """Call the operation and return its result as it is journalled."""
-        spending: Spending | None = None
-        ctx = run_context_of(params)
-        if self._calls_tool and ctx is not None:
-            spending = Spending(ctx.usage)
-            params = spending.counted(params)
-        with durable_unit_scope():
-            result = await self._operation.handler(params)
+    async def _terms(self, params: ParamsT, config: object | None, failed: Failed) -> Terms:
+        if self._tool_terms is not None:
+            config = config if isinstance(config, ToolConfig) else ToolConfig()
+            return await self._tool_terms.of(params, config, failed)
+        return Terms(retry=self._retry if isinstance(params, ModelRequestParams) else None)
+
+    async def _attempt(
+        self, params: ParamsT, handler_id: str, terms: Terms, failed: Failed
+    ) -> Reported | Outcome:
+        """Call the operation once and return what is journalled of it."""
         what = f"the result of {handler_id}"
+        ctx = run_context_of(params)
+        if self._tool_terms is None or ctx is None:
+            result: Any = await self._call(params)
+            if isinstance(result, DynamicToolsResult):
+                result = writable(result)
+            return Success(encode(self._dumped(result, what), what=what))
+        async with asyncio.timeout(terms.timeout_seconds):
+            return await self._attempt_tool(params, ctx, what, terms, failed)
+
+    async def _attempt_tool(
+        self, params: ParamsT, ctx: RunContext[Any], what: str, terms: Terms, failed: Failed
+    ) -> Reported | Outcome:
+        spending = Spending(ctx.usage)
+        watch = terms.watch()
+        result: Any = None
+        try:
+            result = await watch.make(self._call, spending.counted(params))
+            written: dict[str, Any] = {"result": self._dumped(result, what)}
+            if (spent := spending.written()) is not None:
+                written["usage"] = spent
+            ending = Ending.of(result, Success(encode(written, what=what)))
+        except Exception as error:  # noqa: BLE001 - what became of the effect is told first
+            ending = Ending.of(result, failure_of(failed(error)), error)
+        if terms.effect is None:
+            return Reported(ending.outcome, None, error=ending.error)
+        return watch.report(ending)
+
+    async def _call(self, params: Any) -> Any:
+        with durable_unit_scope():
+            return await self._operation.handler(params)
+
+    def _dumped(self, result: Any, what: str) -> Any:
         try:
             payload = self._operation.result_codec.dump(result)
         except (PydanticSerializationError, TypeError) as error:
@@ -150,12 +195,7 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
             ) from error
         if isinstance(result, ModelResponse):
             payload = slim(cast("dict[str, Any]", payload))
-        if spending is None:
-            return encode(payload, what=what)
-        written: dict[str, Any] = {"result": payload}
-        if (spent := spending.written()) is not None:
-            written["usage"] = spent
-        return encode(written, what=what)
+        return payload
 
     def _result(
         self,
@@ -166,25 +206,22 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         raised: UnitFailed | None,
     ) -> ResultT:
         """Return what the journal holds, read the same way on every execution."""
+        codec = self._operation.result_codec
         try:
             payload = decode(performed.output(key))
         except OperationFailed as failure:
-            cause = raised.error if raised is not None else None
-            raise raised_from(failure) from cause
+            unknown = unknown_of(failure)
+            if self._tool_terms is None or unknown is None:
+                cause = raised.error if raised is not None else None
+                raise raised_from(failure) from cause
+            payload = {"result": returned(codec, unknown)}
         ctx = run_context_of(params)
-        if self._calls_tool and ctx is not None:
+        if self._tool_terms is not None and ctx is not None:
             if ctx.tool_call_id is not None:
                 run.times.learn_return(ctx.tool_call_id, performed.finished_at)
             add_spent(payload.get("usage"), ctx)
             payload = payload["result"]
-        result = self._operation.result_codec.load(payload)
+        result = codec.load(payload)
         if isinstance(result, ModelResponse):
             run.learn(ctx.run_step if ctx is not None else 0, result)
         return result
-
-    def _retry_for(self, params: ParamsT, config: object | None) -> RetryPolicy | None:
-        if isinstance(params, ModelRequestParams):
-            return None if self._retry is None else for_units(self._retry, of_model=True)
-        if self._calls_tool and isinstance(config, ToolConfig) and config.retry is not None:
-            return for_units(config.retry, of_model=False)
-        return None

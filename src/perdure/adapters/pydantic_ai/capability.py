@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
@@ -28,6 +28,7 @@ from perdure.adapters.pydantic_ai.agent_run import AgentRun, next_run_id
 from perdure.adapters.pydantic_ai.backend import Backend
 from perdure.adapters.pydantic_ai.events import normalised, settled
 from perdure.adapters.pydantic_ai.place import HandlerNames
+from perdure.adapters.pydantic_ai.toolsets import Toolsets
 from perdure.canonical import encode
 from perdure.context import Context, current
 from perdure.errors import RunSignal
@@ -50,7 +51,9 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
     whether requests are streamed, which a run under way must not see changed.
 
     `retry` is for model requests and replaces the retries of the provider's client, which are off
-    inside a run; None for none. A tool declares its own with `ToolConfig`.
+    inside a run; None for none. A tool declares its own, and what it does to the world, with
+    `effect`, `operation` or `ToolConfig`. `trusted_servers` are the ids of MCP toolsets whose
+    annotations are believed: which of their tools only read, and which drop a repeat.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -76,10 +79,13 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         name: str | None = None,
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - a frozen value
         sequential_tools: bool = False,
+        trusted_servers: Collection[str] = (),
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._retry = retry
         self._sequential_tools = sequential_tools
+        self._trusted_servers = frozenset(trusted_servers)
+        self._toolsets = Toolsets()
 
     @property
     def in_durable_context(self) -> bool:
@@ -88,7 +94,8 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
         """Return what performs the agent's operations."""
-        return Backend(HandlerNames(self.name, self.default_model_id), self._retry)
+        names = HandlerNames(self.name, self.default_model_id)
+        return Backend(names, self._retry, self._toolsets, self._trusted_servers)
 
     # --- identity --------------------------------------------------------------------------------
 
@@ -129,6 +136,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         context = current()
         if context is None:
             return await super().wrap_run(ctx, handler=handler)
+        self._toolsets.check_servers(self._trusted_servers)
         run = AgentRun.begin(context, ctx)
 
         async def sleep(seconds: float) -> None:

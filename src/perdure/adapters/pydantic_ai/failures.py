@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from perdure.errors import OperationFailed, PerdureError
+from perdure.errors import EffectAmbiguous, EffectNotSent, OperationFailed, PerdureError
 from perdure.ids import error_name_of
 from perdure.retry import RetryPolicy, retry_after_seconds, retryable
 
@@ -87,6 +87,23 @@ def raised_from(failure: OperationFailed) -> Exception:
     return error
 
 
+def unknown_of(failure: OperationFailed) -> dict[str, Any] | None:
+    """Return what a model is told of an effect of which nobody knows, or None for other failures.
+
+    Only the policy `tell` has that recorded, as a failure with the receipt's key.
+    """
+    data = failure.data
+    if failure.code != EffectAmbiguous.__name__ or not isinstance(data, dict):
+        return None
+    told = cast("dict[str, Any]", data)
+    return {
+        "outcome": "unknown",
+        "operation_key": told.get("operation_key"),
+        "why": told.get("why"),
+        "advice": "do not repeat it: it may have been done. Say that its outcome is not known",
+    }
+
+
 def is_transient(error: Exception) -> bool:
     """Return whether the same request may well succeed a little later.
 
@@ -111,6 +128,8 @@ def for_units(policy: RetryPolicy, *, of_model: bool) -> RetryPolicy:
 
     def may_retry(failed: Exception) -> bool:
         error = failed.error if isinstance(failed, UnitFailed) else failed
+        if isinstance(error, EffectNotSent):
+            return policy.allows(error, 0)
         if _steers(error) or _responses_of(error):
             return False
         if of_model and policy.retry_on is retryable:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from perdure.clock import Clock
 from perdure.observe import Observer
+from perdure.storage.sqlite.boundary import SqliteBoundary
 from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.erasure import SqliteErasure
 from perdure.storage.sqlite.health import SqliteHealth
-from perdure.storage.sqlite.journal import SqliteJournal
-from perdure.storage.sqlite.receipts import SqliteReceipts
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.workers import SqliteWorkers
 
 
-class SqliteStorage(SqliteJournal, SqliteReceipts, SqliteRuns, SqliteWorkers, SqliteHealth):
+class SqliteStorage(SqliteBoundary, SqliteErasure, SqliteRuns, SqliteWorkers, SqliteHealth):
     """Keeps runs, journals and leases in one SQLite file, for any number of local processes.
 
     The file must be on a local disk: SQLite's log does not work over a network file system.
@@ -29,8 +29,8 @@ class SqliteStorage(SqliteJournal, SqliteReceipts, SqliteRuns, SqliteWorkers, Sq
         probe: Callable[[str], None],
     ) -> None:
         database = Database(path, clock, observer, busy_seconds, probe)
-        SqliteJournal.__init__(self, database)
-        SqliteReceipts.__init__(self, database)
+        SqliteBoundary.__init__(self, database)
+        SqliteErasure.__init__(self, database)
         SqliteRuns.__init__(self, database)
         SqliteWorkers.__init__(self, database)
         SqliteHealth.__init__(self, database)

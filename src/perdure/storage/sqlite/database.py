@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from perdure.clock import Clock
-from perdure.errors import StorageError, StorageReadOnly
+from perdure.errors import LeaseLost, StorageError, StorageReadOnly
 from perdure.fence import Fence
 from perdure.observe import Observer
 from perdure.storage.queries import load_queries
@@ -22,6 +23,7 @@ from perdure.storage.sqlite.writer import Writer
 T = TypeVar("T")
 
 _OLDEST_SQLITE: Final = (3, 37)
+_SCRUB_MILLISECONDS: Final = 100
 
 
 class Database:
@@ -95,6 +97,28 @@ class Database:
         """
         return await self._writer.write(job, what)
 
+    def fenced_off(self, run_id: str) -> LeaseLost:
+        """Count a write that was refused because its run has another owner; return the signal."""
+        self.observer.count("perdure_lease_fencing_rejected_total")
+        return LeaseLost(run_id)
+
+    async def scrub(self, *, rewrite: bool = False) -> None:
+        """Empty the log, where what was deleted still stands, unless somebody reads right now.
+
+        With `rewrite` the whole file is written anew before, while other writers wait.
+        """
+        await asyncio.to_thread(self._scrub, rewrite=rewrite)
+
+    def _scrub(self, *, rewrite: bool) -> None:
+        with self.apart() as connection:
+            if rewrite:
+                connection.execute("VACUUM")
+            # Nobody may write while it waits for readers.
+            connection.execute(f"PRAGMA busy_timeout = {_SCRUB_MILLISECONDS}")
+            # A log that cannot be folded now is folded later, and cut by whoever closes last.
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def data_version(self) -> int:
         """Return a number that changes whenever anyone commits."""
         try:
@@ -151,6 +175,8 @@ def _configure(connection: sqlite3.Connection, path: Path, busy_seconds: float) 
         check_owner(connection, str(path))
         _use_wal(connection, busy_seconds)
     connection.execute("PRAGMA synchronous = FULL")
+    # Not only around erasures: what an update leaves behind could not be found again.
+    connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA wal_autocheckpoint = {UNFOLDED_PAGES}")
     if sys.platform == "darwin":
         # There an fsync alone leaves the data in the drive's cache.

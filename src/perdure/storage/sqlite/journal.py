@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.canonical import sha256_hex
-from perdure.errors import InputDigestMismatch, JournalError, LeaseLost, StorageCorrupt
+from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, JournalRow, NewRecord, TimerRow, pack_outcome
@@ -66,7 +67,12 @@ class SqliteJournal:
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
         invocation = record.invocation
-        split = pieces.split(invocation.input_json, record.cuts, record.beginnings)
+        what = f"record {invocation.step_id}/{invocation.sequence}"
+        await self._fenced(fence, self.append(fence, record), what)
+
+    def append(self, fence: Fence, record: NewRecord) -> Callable[[sqlite3.Connection], bool]:
+        """Return the write job of a record; it returns False where the fence does not hold."""
+        split = pieces.split(record.invocation.input_json, record.cuts, record.beginnings)
         row = _record_row(fence, record, split.tail)
 
         def job(connection: sqlite3.Connection) -> bool:
@@ -75,12 +81,11 @@ class SqliteJournal:
                     return False
                 row["input_piece"] = pieces.keep(connection, self._db.sql, split)
             written = self._db.run(connection, "append_record", row).rowcount == 1
-            if written and invocation.kind is OperationKind.RETRY_DELAY:
+            if written and record.invocation.kind is OperationKind.RETRY_DELAY:
                 self._db.run(connection, "end_timer", row)
             return written
 
-        what = f"record {invocation.step_id}/{invocation.sequence}"
-        await self._fenced(fence, job, what)
+        return job
 
     async def begin_timer(
         self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
@@ -107,10 +112,11 @@ class SqliteJournal:
         what = f"begin_timer {invocation.step_id}/{invocation.sequence}"
         await self._fenced(fence, job, what)
 
-    async def _fenced(self, fence: Fence, job: Any, what: str) -> None:
+    async def _fenced(
+        self, fence: Fence, job: Callable[[sqlite3.Connection], bool], what: str
+    ) -> None:
         if not await self._db.write(job, what):
-            self._db.observer.count("perdure_lease_fencing_rejected_total")
-            raise LeaseLost(fence.run_id)
+            raise self._db.fenced_off(fence.run_id)
 
     def _one(self, name: str, run_id: str, step_id: str, sequence: int) -> tuple[Any, ...]:
         key = {"run_id": run_id, "step_id": step_id, "sequence": _signed(sequence)}

@@ -84,10 +84,15 @@ class Liveness:
 
     def _create(self, holder: str) -> int:
         while True:
-            self._folder.mkdir(exist_ok=True)
-            # Another process that closes may remove the empty folder in between.
-            with contextlib.suppress(FileNotFoundError):
+            # Not exist_ok, which looks again whether it is one: another process that closes may
+            # remove the empty folder at any time.
+            with contextlib.suppress(FileExistsError):
+                self._folder.mkdir()
+            try:
                 return os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                if self._folder.is_symlink():
+                    raise
 
     def _path(self, holder: str) -> Path:
         return self._folder / f"{holder}.lock"

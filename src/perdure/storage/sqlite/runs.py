@@ -17,8 +17,9 @@ from perdure.engine.store import (
     RunRow,
     RunState,
     StartedRun,
+    Tombstone,
 )
-from perdure.errors import LeaseLost, UnknownRun
+from perdure.errors import LeaseLost, RunErased, UnknownRun
 from perdure.fence import Fence
 from perdure.storage.sqlite.database import Database, fence_row
 from perdure.storage.sqlite.journal import unsigned
@@ -158,11 +159,14 @@ class SqliteRuns:
         return [_run_row(row) for row in self._db.read("read_settled", run_ids=names)]
 
     async def read_run_input(self, run_id: str) -> bytes:
-        """Return the exact input of a run; raises `UnknownRun`."""
+        """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
         row = self._db.read_row("read_run_input", run_id=run_id)
         if row is None:
             raise UnknownRun(f"there is no run {run_id!r}")
-        return bytes(row[0])
+        document, by, why = row
+        if by is not None:
+            raise RunErased(run_id, by=by, why=why)
+        return bytes(document)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
         """Return the newest runs, newest first."""
@@ -262,7 +266,8 @@ def _started_row(row: dict[str, Any]) -> RunRow:
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
-    run_id, function, version, state, digest, holder, generation, cancel, output, problem, *at = row
+    *head, created_at, started_at, finished_at, erased_at, by, why, erasing = row
+    run_id, function, version, state, digest, holder, generation, cancel, output, problem = head
     return RunRow(
         run_id,
         function,
@@ -274,7 +279,10 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
         bool(cancel),
         output,
         None if problem is None else _problems.decode(problem),
-        *at,
+        created_at,
+        started_at,
+        finished_at,
+        None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
     )
 
 

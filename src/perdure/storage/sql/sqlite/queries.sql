@@ -18,24 +18,27 @@ VALUES (:run_number, :generation, :holder, :claimed_at);
 -- name: read_run
 -- One run as it stands.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at
+       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
+       erasing
 FROM runs WHERE run_id = :run_id;
 
 -- name: read_settled
 -- Those of the runs in :run_ids that no worker will go on with by itself.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at
+       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
+       erasing
 FROM runs WHERE run_id IN (SELECT value FROM json_each(:run_ids))
 AND state NOT IN ('pending', 'running');
 
 -- name: read_run_input
--- The exact input of a run.
-SELECT input FROM runs WHERE run_id = :run_id;
+-- The exact input of a run, unless it was erased.
+SELECT input, erased_by, erased_why FROM runs WHERE run_id = :run_id;
 
 -- name: list_runs
 -- The newest runs, newest first; :state null means any.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at
+       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
+       erasing
 FROM runs WHERE :state IS NULL OR state = :state
 ORDER BY run_number DESC LIMIT :limit;
 
@@ -64,7 +67,8 @@ RETURNING run_number, run_id, generation, function, version, input, started_at;
 -- name: unserved
 -- Waiting runs that no function in :served can continue, oldest first.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at
+       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
+       erasing
 FROM runs WHERE state = 'pending'
 AND function || '@' || version NOT IN (SELECT value FROM json_each(:served))
 ORDER BY run_number LIMIT 100;
@@ -98,9 +102,9 @@ UPDATE runs SET cancel_requested = 1,
 WHERE run_id = :run_id AND state IN ('pending', 'running', 'needs_attention');
 
 -- name: resume_run
--- Make a run that failed or needs attention wait for a worker again.
+-- Make a run that failed or needs attention wait for a worker again, unless it was erased.
 UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL, cancel_requested = 0
-WHERE run_id = :run_id AND state IN ('needs_attention', 'failed');
+WHERE run_id = :run_id AND state IN ('needs_attention', 'failed') AND erased_at IS NULL;
 
 -- name: insert_worker
 -- Make a worker known, with its lease.
@@ -241,7 +245,7 @@ SELECT packing, data FROM chain ORDER BY depth DESC;
 SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
        attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
        settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
-       earlier_unknown, residual_duplicate_risk, decided_by, decided_why
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
 FROM receipts WHERE operation_key = :operation_key;
 
 -- name: owns
@@ -251,13 +255,18 @@ AND (:generation = 0 OR EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND ho
                                 AND generation = :generation));
 
 -- name: insert_receipt
--- Begin the first attempt of an effect, unless the effect was begun before.
+-- Begin the first attempt of an effect, unless it was begun before, its receipt was erased, or its
+-- owner no longer is one.
 INSERT INTO receipts (operation_key, run_id, idempotency_key, target, ordinal, support,
                       arguments_sha256, state, attempt, holder, generation, version,
-                      first_claimed_at, claimed_at, settle_seconds, resend_after)
-VALUES (:operation_key, :run_id, :idempotency_key, :target, :ordinal, :support,
-        :arguments_sha256, 'in_flight', 1, :holder, :generation, 1, :now, :now, :settle_seconds,
-        :resend_after)
+                      first_claimed_at, claimed_at, settle_seconds, resend_after, handler_id)
+SELECT :operation_key, :run_id, :idempotency_key, :target, :ordinal, :support,
+       :arguments_sha256, 'in_flight', 1, :holder, :generation, 1, :now, :now, :settle_seconds,
+       :resend_after, :handler_id
+WHERE NOT EXISTS (SELECT 1 FROM tombstones WHERE operation_key = :operation_key)
+AND EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
+AND (:generation = 0 OR EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND holder = :holder
+                                AND generation = :generation))
 ON CONFLICT (operation_key) DO NOTHING;
 
 -- name: begin_attempt
@@ -274,7 +283,7 @@ AND generation = :seen_generation AND version = :version
 AND arguments_sha256 = :arguments_sha256;
 
 -- name: settle_receipt
--- Move the receipt of one attempt; :sources are the states that the move may start from.
+-- Move the receipt of one attempt; :sources are the states that the move may start from, as a text.
 UPDATE receipts SET state = :state, version = version + 1, payload = :payload,
                     problem = :problem, settled_at = :now, lookup_holder = NULL,
                     lookup_at = CASE WHEN :state = 'ambiguous' THEN :now END,
@@ -285,13 +294,46 @@ UPDATE receipts SET state = :state, version = version + 1, payload = :payload,
                     residual_duplicate_risk = residual_duplicate_risk OR :risk,
                     decided_by = COALESCE(:by, decided_by), decided_why = COALESCE(:why, decided_why)
 WHERE operation_key = :operation_key AND attempt = :attempt AND generation = :generation
-AND state IN (SELECT value FROM json_each(:sources)) AND (:version IS NULL OR version = :version);
+AND instr(:sources, '|' || state || '|') AND (:version IS NULL OR version = :version)
+RETURNING operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+          attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+          settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+          earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id;
+
+-- name: insert_decision
+-- Keep what a person decided about one attempt, on which version of its receipt.
+INSERT INTO decisions (operation_key, version, attempt, decision, decided_by, decided_why,
+                       decided_at)
+VALUES (:operation_key, :version, :attempt, :decision, :by, :why, :now);
+
+-- name: free_run
+-- Make a run wait for a worker again that waits for a person's word on an effect.
+UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL, cancel_requested = 0
+WHERE run_id = :run_id AND state = 'needs_attention'
+AND json_extract(CAST(problem AS TEXT), '$.code') = 'EffectAmbiguous';
+
+-- name: list_decisions
+-- What people decided about one effect, oldest first.
+SELECT operation_key, attempt, version, decision, decided_by, decided_why, decided_at
+FROM decisions WHERE operation_key = :operation_key ORDER BY version;
 
 -- name: mark_duplicate
 -- Note that an attempt was applied after a later one had begun at a target that knows no keys.
 UPDATE receipts SET residual_duplicate_risk = 1, version = version + 1
 WHERE operation_key = :operation_key AND attempt > :attempt AND residual_duplicate_risk = 0
 AND support <> 'idempotent';
+
+-- name: any_vanished
+-- Whether anything is in flight although its owner is gone; :operation_key null means any.
+SELECT EXISTS (SELECT 1 FROM receipts
+               WHERE state IN ('in_flight', 'ambiguous') AND state = 'in_flight'
+               AND (:operation_key IS NULL OR operation_key = :operation_key)
+               AND NOT (EXISTS (SELECT 1 FROM workers
+                                WHERE workers.holder = receipts.holder AND gone = 0)
+                        AND (generation = 0
+                             OR EXISTS (SELECT 1 FROM runs WHERE runs.run_id = receipts.run_id
+                                        AND runs.holder = receipts.holder
+                                        AND runs.generation = receipts.generation))));
 
 -- name: doubt_vanished
 -- Doubt what is in flight although its owner is gone; :operation_key null means any.
@@ -309,7 +351,8 @@ AND NOT (EXISTS (SELECT 1 FROM workers WHERE workers.holder = receipts.holder AN
          AND (generation = 0
               OR EXISTS (SELECT 1 FROM runs WHERE runs.run_id = receipts.run_id
                          AND runs.holder = receipts.holder
-                         AND runs.generation = receipts.generation)));
+                         AND runs.generation = receipts.generation)))
+RETURNING operation_key;
 
 -- name: claim_lookup
 -- Take the right to ask about an ambiguous attempt until :until, unless it is too early or another
@@ -331,20 +374,163 @@ WHERE operation_key = :operation_key AND state = 'ambiguous' AND attempt = :atte
 AND generation = :generation AND version = :version;
 
 -- name: list_receipts
--- The newest receipts; :run_id null means any run.
+-- The newest receipts.
 SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
        attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
        settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
-       earlier_unknown, residual_duplicate_risk, decided_by, decided_why
-FROM receipts WHERE :run_id IS NULL OR run_id = :run_id
-ORDER BY receipt_number DESC LIMIT :limit;
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
+FROM receipts ORDER BY receipt_number DESC LIMIT :limit;
+
+-- name: list_receipts_of
+-- The newest receipts of one run.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
+FROM receipts WHERE run_id = :run_id ORDER BY receipt_number DESC LIMIT :limit;
 
 -- name: list_ambiguous
 -- The newest receipts of which nobody knows; :run_id null means any run.
 SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
        attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
        settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
-       earlier_unknown, residual_duplicate_risk, decided_by, decided_why
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
 FROM receipts WHERE state IN ('in_flight', 'ambiguous') AND state = 'ambiguous'
 AND (:run_id IS NULL OR run_id = :run_id)
 ORDER BY receipt_number DESC LIMIT :limit;
+
+-- name: list_due
+-- Ambiguous receipts whose targets can be asked now, by those handlers that know how.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
+FROM receipts WHERE state IN ('in_flight', 'ambiguous') AND state = 'ambiguous'
+AND lookup_at <= :now AND exhausted = 0 AND support = 'outcome_queryable'
+AND handler_id IN (SELECT value FROM json_each(:handler_ids))
+ORDER BY lookup_at LIMIT :limit;
+
+-- name: match_receipts
+-- Receipts whose operation key begins with :prefix; no character of a key comes after '~'.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
+FROM receipts WHERE operation_key >= :prefix AND operation_key < :prefix || '~'
+ORDER BY operation_key LIMIT :limit;
+
+-- name: newest_receipt
+-- The number of the newest receipt, or 0.
+SELECT COALESCE(max(receipt_number), 0) FROM receipts;
+
+-- name: list_changeable
+-- Receipts that may still change, without their answers: the open ones, then the newest others. A
+-- completed one does if an earlier attempt of it reports that it was applied too.
+SELECT operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, NULL, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
+FROM receipts WHERE state <> 'completed'
+OR (attempt > 1 AND support <> 'idempotent' AND residual_duplicate_risk = 0)
+ORDER BY state IN ('in_flight', 'ambiguous') DESC, receipt_number DESC LIMIT :limit;
+
+-- name: changed_receipts
+-- Receipts after :after, and those of which :known has another version, without their answers.
+SELECT receipt_number, operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+       attempt, holder, generation, version, NULL, problem, first_claimed_at, claimed_at,
+       settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+       earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id
+FROM receipts WHERE receipt_number IN (
+  SELECT receipt_number FROM receipts WHERE receipt_number > :after
+  UNION
+  SELECT receipt_number FROM json_each(:known) AS seen
+  JOIN receipts ON operation_key = seen.key WHERE version <> seen.value)
+ORDER BY receipt_number LIMIT :limit;
+
+-- name: append_audit
+-- Keep one audit record.
+INSERT INTO audit (at, operation_key, operation_target_ref, operation_support, operation_state,
+                   operation_first_execution, operation_replay_suppressed,
+                   operation_reconciliation_required, operation_reconciliation_exhausted,
+                   operation_residual_duplicate_risk)
+VALUES (:at, :operation_key, :operation_target_ref, :operation_support, :operation_state,
+        :operation_first_execution, :operation_replay_suppressed,
+        :operation_reconciliation_required, :operation_reconciliation_exhausted,
+        :operation_residual_duplicate_risk);
+
+-- name: list_audit
+-- The newest audit records of all effects.
+SELECT at, operation_key, operation_target_ref, operation_support, operation_state,
+       operation_first_execution, operation_replay_suppressed, operation_reconciliation_required,
+       operation_reconciliation_exhausted, operation_residual_duplicate_risk
+FROM audit ORDER BY audit_number DESC LIMIT :limit;
+
+-- name: read_audit
+-- The newest audit records of one effect.
+SELECT at, operation_key, operation_target_ref, operation_support, operation_state,
+       operation_first_execution, operation_replay_suppressed, operation_reconciliation_required,
+       operation_reconciliation_exhausted, operation_residual_duplicate_risk
+FROM audit WHERE operation_key = :operation_key ORDER BY audit_number DESC LIMIT :limit;
+
+-- name: find_erasable
+-- What erasing needs to know of a run.
+SELECT run_number, state FROM runs WHERE run_id = :run_id;
+
+-- name: open_keys_of
+-- The keys of the receipts of a run of which something may still come.
+SELECT operation_key FROM receipts INDEXED BY receipts_open
+WHERE state IN ('in_flight', 'ambiguous') AND run_id = :run_id ORDER BY receipt_number;
+
+-- name: mark_erased
+-- Put the tombstone of a run, which takes what the run was given and what it came to with it.
+UPDATE runs SET erased_at = :now, erased_by = :by, erased_why = :why, erasing = 1, input = x'',
+                output = NULL, problem = NULL
+WHERE run_id = :run_id AND state IN ('completed', 'failed', 'cancelled') AND erased_at IS NULL;
+
+-- name: note_erasing
+-- Note whether anything of an erased run is left.
+UPDATE runs SET erasing = :left WHERE run_number = :run_number AND erasing <> :left;
+
+-- name: erase_timers
+-- Forget the delays that a run had under way.
+DELETE FROM timers WHERE run_number = :run_number;
+
+-- name: records_to_erase
+-- Some records of a run: where the input stands, and how many bytes go with the record.
+SELECT record_number, input_piece, length(payload) + length(input_tail) FROM records
+WHERE run_number = :run_number ORDER BY step_id, sequence LIMIT :limit;
+
+-- name: erase_record
+-- Delete a record.
+DELETE FROM records WHERE record_number = :record_number;
+
+-- name: shorten_record
+-- Note which piece of a record's input is the last that is left.
+UPDATE records SET input_piece = :piece WHERE record_number = :record_number;
+
+-- name: erase_piece
+-- Delete a piece that nothing but one record needs; return what it hangs below and its bytes.
+DELETE FROM pieces WHERE piece_number = :piece
+AND NOT EXISTS (SELECT 1 FROM pieces AS child WHERE child.parent = :piece)
+AND NOT EXISTS (SELECT 1 FROM records
+                WHERE input_piece = :piece AND record_number <> :record_number)
+RETURNING parent, length(data);
+
+-- name: receipts_to_erase
+-- Some receipts of a run that are settled, with the bytes that go with each.
+SELECT receipt_number, COALESCE(length(payload), 0) FROM receipts
+WHERE run_id = :run_id AND state IN ('completed', 'failed') LIMIT :limit;
+
+-- name: bury_receipt
+-- Put the tombstone of a receipt.
+INSERT INTO tombstones (operation_key, state, erased_at, erased_by, erased_why)
+SELECT operation_key, state, :now, :by, :why FROM receipts WHERE receipt_number = :receipt_number;
+
+-- name: erase_receipt
+-- Delete a receipt; what people decided about it goes by a trigger.
+DELETE FROM receipts WHERE receipt_number = :receipt_number;
+
+-- name: read_tombstone
+-- What is left of an erased receipt.
+SELECT state, erased_by, erased_why FROM tombstones
+WHERE operation_key = :operation_key;

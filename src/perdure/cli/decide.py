@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import argparse
+
+from perdure.cli.exits import Exit
+from perdure.cli.receipt import describe_receipt, find_receipt
+from perdure.cli.runs import describe
+from perdure.cli.screen import Screen
+from perdure.cli.target import looked_into, receipts_of
+from perdure.cli.typed import filled, login_name, read_json
+from perdure.effects.answer import Decision, Landed, NeverWill, SendAgain
+from perdure.effects.receipt import Receipt, ReceiptState
+from perdure.engine.store import RunRow, RunState
+
+
+async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
+    """Write what a person decided about an effect of which nobody knows."""
+    decision = _decision(options)
+    by = filled("--by", login_name() if options.by is None else options.by)
+    why = filled("--why", options.why)
+    async with looked_into(options) as app, receipts_of(app) as store:
+        receipt = await find_receipt(store, options.key)
+        before = await app.store.read_run(receipt.run_id)
+        settled = await store.settle(
+            receipt.operation_key, decision, by=by, why=why, expect_version=options.expect_version
+        )
+        run = await app.store.read_run(receipt.run_id)
+    freed = _parked(before) and not _parked(run)
+    screen.document(
+        {
+            "receipt": describe_receipt(settled),
+            "run": None if run is None else describe(run),
+            "freed": freed,
+        }
+    )
+    screen.line(f"effect {settled.operation_key} is {settled.state.value}, as {by} decided")
+    screen.line(_what_follows(settled, run if freed else None))
+    return Exit.OK
+
+
+def _decision(options: argparse.Namespace) -> Decision:
+    if options.landed is not None:
+        return Landed(read_json(options.landed, "answer"))
+    return NeverWill() if options.did_not_land else SendAgain()
+
+
+def _parked(run: RunRow | None) -> bool:
+    return run is not None and run.state is RunState.NEEDS_ATTENTION
+
+
+def _what_follows(receipt: Receipt, freed: RunRow | None) -> str:
+    """Say what the decision leads to."""
+    landed = receipt.state is ReceiptState.COMPLETED
+    if freed is not None:
+        then = "with this answer" if landed else "and sends it again"
+        return f"run {freed.run_id} goes on {then} when a worker serves it"
+    return f"whoever asks for it next {'gets this answer' if landed else 'sends it again'}"

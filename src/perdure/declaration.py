@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
+
+import msgspec
+
+from perdure.effects.answer import Lookup
+from perdure.effects.support import EffectPolicy
+from perdure.journal.record import Outcome
+
+ErrorTypes: TypeAlias = tuple[type[Exception], ...]
+
+
+class Verdict(enum.Enum):
+    """What a handler knows of its effect, where its outcome alone does not tell."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    NOT_SENT = "not_sent"
+    UNKNOWN = "unknown"
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """An outcome to record as it is, whatever it looks like, and what became of the effect.
+
+    With `UNKNOWN` the outcome is recorded and the receipt is ambiguous: the caller is told what
+    was heard, and nobody sends again. None leaves the verdict to `error`, as if the handler had
+    raised it; the outcome is then what an exception that ends the operation is recorded as. `why`
+    is what the receipt says of it; empty for what the error or the outcome says.
+    """
+
+    outcome: Outcome
+    verdict: Verdict | None
+    why: str = ""
+    error: Exception | None = None
+
+
+class EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation does to the world, as its function or its tool declares it.
+
+    `lookup` asks the target what became of an attempt. Exceptions of the types in `rejected` mean
+    that the target refused, and those in `not_sent` that nothing left the process. `output_of`
+    makes the operation's output of what the target, or a person, says that it answered; None when
+    that is the same document. What `prepare` returns is entered before the effect is claimed: an
+    exception out of it is the operation's failure, and leaves no receipt. It is not entered for an
+    effect that may have been applied before.
+    """
+
+    policy: EffectPolicy = EffectPolicy()
+    lookup: Lookup | None = None
+    rejected: ErrorTypes = ()
+    not_sent: ErrorTypes = ()
+    output_of: Callable[[bytes], bytes] | None = None
+    prepare: Callable[[], AbstractAsyncContextManager[object]] | None = None

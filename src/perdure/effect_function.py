@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
+
+import msgspec
+
+from perdure.context import current
+from perdure.declaration import EffectDeclaration, ErrorTypes
+from perdure.effects.answer import Lookup
+from perdure.effects.identity import OperationIdentity
+from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
+from perdure.errors import InvalidFunction, NotInRun
+from perdure.functions import (
+    Operation,
+    check_timeout,
+    declare_as,
+    declared_of,
+    handler_id_of,
+    redeclare,
+)
+from perdure.ids import new_run_id
+from perdure.retry import RetryPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+LookupT = TypeVar("LookupT", bound=Lookup)
+MemberT = TypeVar("MemberT", SideEffectSupport, OnAmbiguous)
+
+_PARAMETER: Final = "operation"
+_SPELLINGS: Final = ("OperationIdentity", "perdure.OperationIdentity")
+
+
+class EffectFunction(Protocol[P, ResultT_co]):
+    """A function that changes the world, as `effect` returns it: called as before."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ResultT_co:
+        """Apply the effect, with the identity of the operation put in."""
+        ...
+
+    def lookup(self, lookup: LookupT, /) -> LookupT:
+        """Register an `async def find(operation)` that asks what became of an attempt.
+
+        It returns an `Answer`: `Landed(result)` with what the function would have returned,
+        `NeverWill()`, `NotYet()` or `Unknown()`, from `perdure.effects.answer`.
+        """
+        ...
+
+
+class Decorator(Protocol):
+    """What `effect` returns: applied to a function, it makes an `EffectFunction` of it."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[OperationIdentity, P], R], /
+    ) -> EffectFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> EffectFunction[P, R]: ...
+
+
+def effect(
+    *,
+    support: SideEffectSupport | str = SideEffectSupport.AT_LEAST_ONCE,
+    target: str = "",
+    on_ambiguous: OnAmbiguous | str = OnAmbiguous.ASK,
+    timeout_seconds: float | None = None,
+    key_valid_for_seconds: float | None = None,
+    settle_seconds: float = 0.0,
+    reconcile_attempts: int = 3,
+    rejected: type[Exception] | ErrorTypes = (),
+    not_sent: type[Exception] | ErrorTypes = (),
+    retry: RetryPolicy | None = None,
+    name: str | None = None,
+    version: int = 1,
+) -> Decorator:
+    """Declare what a function does to the world, and what can be done when nobody knows.
+
+    For a function that `context.call` performs, or that is a tool of an agent. A parameter
+    `operation: OperationIdentity` gets the identity of the operation, and is hidden from callers
+    and models: its `operation_key` is what a target that drops repeats is to be given.
+
+    `support`, `target`, `on_ambiguous`, `timeout_seconds`, `key_valid_for_seconds`,
+    `settle_seconds` and `reconcile_attempts` are those of `EffectPolicy`; the target is the
+    function's name by default. With `outcome_queryable`, `@function.lookup` registers who asks.
+    Exceptions of the types in `rejected` mean that the target refused, and those in `not_sent`
+    that nothing left the process, as `EffectRejected` and `EffectNotSent` do. Any other leaves the
+    effect ambiguous.
+
+    `retry` says which exceptions are tried again, and when. It applies where a repeat does no
+    harm or is wanted: nothing was sent, the support is `idempotent`, or `on_ambiguous` is `retry`.
+    `name` and `version` are those of `operation`.
+
+    Raises `InvalidFunction`.
+    """
+    policy = EffectPolicy(
+        support=_member(SideEffectSupport, "support", support),
+        target=target,
+        on_ambiguous=_member(OnAmbiguous, "on_ambiguous", on_ambiguous),
+        timeout_seconds=timeout_seconds,
+        key_valid_for_seconds=key_valid_for_seconds,
+        settle_seconds=settle_seconds,
+        reconcile_attempts=reconcile_attempts,
+    )
+    declaration = EffectDeclaration(
+        policy=policy, rejected=_types(rejected), not_sent=_types(not_sent)
+    )
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        handler_id = handler_id_of(function, name, version)
+        check_timeout(function, handler_id, timeout_seconds)
+        wrapper = _injecting(function)
+        declare_as(wrapper, Operation(handler_id, retry, effect=declaration))
+        wrapper.lookup = functools.partial(_add_lookup, wrapper)
+        return wrapper
+
+    return cast("Decorator", decorate)
+
+
+def _add_lookup(function: Callable[..., Any], lookup: LookupT) -> LookupT:
+    declared = declared_of(function)
+    if not inspect.iscoroutinefunction(lookup):
+        raise InvalidFunction(f"the lookup of {declared.handler_id} is to be an async function")
+    assert declared.effect is not None
+    redeclare(function, msgspec.structs.replace(declared.effect, lookup=lookup))
+    return lookup
+
+
+def _injecting(function: Callable[..., Any]) -> Any:
+    """Return the function without its parameter for the identity, which is put in here."""
+    signature = inspect.signature(function)
+    place = _place_of_identity(function, signature)
+
+    def filled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        identity = _identity_here(function)
+        if place is None:
+            return args
+        given = kwargs.pop(_PARAMETER, None)
+        # One that a model writes for itself, where a tool takes any arguments, is no identity.
+        if isinstance(given, OperationIdentity):
+            identity = given
+        if len(args) >= place:
+            return (*args[:place], identity, *args[place:])
+        kwargs[_PARAMETER] = identity
+        return args
+
+    async def apply_async(*args: Any, **kwargs: Any) -> Any:
+        return await function(*filled(args, kwargs), **kwargs)
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return function(*filled(args, kwargs), **kwargs)
+
+    is_async = inspect.iscoroutinefunction(function)
+    wrapper: Any = apply_async if is_async else apply
+    if place is None:
+        return functools.wraps(function)(wrapper)
+    wrapper = functools.wraps(function)(_at_home(wrapper, function))
+    _hide_identity(wrapper, signature)
+    return wrapper
+
+
+def _at_home(wrapper: Any, function: Callable[..., Any]) -> Any:
+    """Return the wrapper as a function of the module that the other one is of.
+
+    Its annotations may be written as texts, and their names mean something there only.
+    """
+    home = getattr(inspect.unwrap(function), "__globals__", None)
+    if home is None:
+        return wrapper
+    return FunctionType(wrapper.__code__, home, closure=wrapper.__closure__)
+
+
+def _hide_identity(wrapper: Any, signature: inspect.Signature) -> None:
+    # Whoever makes a schema of it must not find the parameter, wherever one looks for it.
+    del wrapper.__wrapped__
+    kept = [each for name, each in signature.parameters.items() if name != _PARAMETER]
+    wrapper.__signature__ = signature.replace(parameters=kept)
+    annotations = wrapper.__annotations__
+    wrapper.__annotations__ = {
+        name: value for name, value in annotations.items() if name != _PARAMETER
+    }
+
+
+def _place_of_identity(function: Callable[..., Any], signature: inspect.Signature) -> int | None:
+    """Return where among the positional parameters the identity stands, or None."""
+    for place, (name, parameter) in enumerate(signature.parameters.items()):
+        annotation: Any = parameter.annotation
+        if annotation is OperationIdentity or annotation in _SPELLINGS:
+            if name != _PARAMETER:
+                raise InvalidFunction(
+                    f"{function.__qualname__}: the parameter for the OperationIdentity is to be"
+                    f" called {_PARAMETER!r}, not {name!r}"
+                )
+            keyword_only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            return len(signature.parameters) if keyword_only else place
+    return None
+
+
+def _identity_here(function: Callable[..., Any]) -> OperationIdentity:
+    context = current()
+    name = function.__qualname__
+    if context is None:
+        # Outside of any run: an effect of its own each time, as for a function without a receipt.
+        return OperationIdentity(new_run_id(), name, name)
+    if context.operation is None:
+        raise NotInRun(
+            f"{name} has an effect, which the run would not know of: call it through"
+            f" context.call({function.__name__}, …)"
+        )
+    return context.operation
+
+
+def _types(types: type[Exception] | ErrorTypes) -> ErrorTypes:
+    return types if isinstance(types, tuple) else (types,)
+
+
+def _member(kind: type[MemberT], what: str, value: MemberT | str) -> MemberT:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(repr(member.value) for member in kind)
+        raise InvalidFunction(f"an effect's {what} is one of {known}, not {value!r}") from None

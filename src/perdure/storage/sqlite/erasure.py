@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Final
+
+from perdure.engine.store import RunState
+from perdure.errors import NotErasable, UnknownRun
+from perdure.storage.sqlite.database import Database
+from perdure.wording import printable
+
+_ROWS: Final = 200
+_BYTES: Final = 4 * 1024 * 1024
+
+_PAUSE_SECONDS: Final = 0.005
+"""How long another process has between two transactions to get the write lock."""
+
+
+class _Budget:
+    """How much one transaction may still delete; the first row always fits."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._bytes = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.taken >= _ROWS or self._bytes >= _BYTES
+
+    def take(self, size: int) -> None:
+        """Count a row with so many bytes that is deleted."""
+        self.taken += 1
+        self._bytes += size
+
+
+class SqliteErasure:
+    """Deletes on request what runs and receipts hold, and leaves tombstones in their place.
+
+    The tombstone of a run is written first, with the first part of the work. The rest follows in
+    transactions of bounded size, so that other writers get their turns; each can be the last
+    before a crash, and erasing again goes on from there. SQLite overwrites what is deleted.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def erase_run(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> None:
+        """Delete all that an ended run holds, its receipts too, and keep a tombstone.
+
+        Durable when it returns: the tombstone and the deletions, fsynced.
+        If it raises: `UnknownRun` or `NotErasable`, and nothing was deleted;
+        after a `StorageError`, erasing again finishes what the run's `tombstone` says is begun.
+        """
+        row = self._row(run_id, by, why)
+
+        def job(connection: sqlite3.Connection, budget: _Budget) -> bool:
+            found = self._find_ended(connection, row)
+            if found is None:
+                raise UnknownRun(f"there is no run {run_id!r} in this store")
+            self._db.run(connection, "mark_erased", row)
+            self._db.run(connection, "erase_timers", found)
+            left = self._erase_records(connection, found, budget)
+            left = left or self._erase_receipts(connection, row, budget)
+            self._db.run(connection, "note_erasing", {**found, "left": left})
+            return left
+
+        await self._in_parts(job, "erase_run")
+        await self._db.scrub(rewrite=rewrite)
+
+    async def erase_receipts(self, run_id: str, *, by: str, why: str) -> int:
+        """Delete the receipts of a run, or of whatever they belong to, and keep tombstones.
+
+        Returns how many. Durable when it returns: the tombstones and the deletions, fsynced.
+        If it raises: as `erase_run`, but that the run may be unknown here.
+        """
+        row = self._row(run_id, by, why)
+
+        def job(connection: sqlite3.Connection, budget: _Budget) -> bool:
+            self._find_ended(connection, row)
+            return self._erase_receipts(connection, row, budget)
+
+        erased = await self._in_parts(job, "erase_receipts")
+        await self._db.scrub()
+        return erased
+
+    async def _in_parts(self, job: Callable[[sqlite3.Connection, _Budget], bool], what: str) -> int:
+        """Run a job in transactions of its own until nothing is left; return the rows deleted."""
+
+        def part(connection: sqlite3.Connection) -> tuple[bool, int]:
+            budget = _Budget()
+            return job(connection, budget), budget.taken
+
+        left, erased = await self._db.write(part, what)
+        while left:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            left, more = await self._db.write(part, what)
+            erased += more
+        return erased
+
+    def _row(self, run_id: str, by: str, why: str) -> dict[str, Any]:
+        return {
+            "run_id": run_id,
+            "by": printable(by),
+            "why": printable(why),
+            "now": self._db.clock.now(),
+        }
+
+    def _find_ended(
+        self, connection: sqlite3.Connection, row: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return the run's number, or None for an unknown run; raise if it cannot be erased."""
+        found = self._db.run(connection, "find_erasable", row).fetchone()
+        if found is not None and not RunState(found[1]).ended:
+            raise NotErasable(
+                f"run {row['run_id']} is {found[1]}, and only what has ended can be erased: cancel"
+                " it first, and wait for its end"
+            )
+        keys = [key for (key,) in self._db.run(connection, "open_keys_of", row)]
+        if keys:
+            raise NotErasable(
+                f"{row['run_id']} cannot be erased while nobody knows what becomes of its effects"
+                f" {', '.join(keys)}: settle them first",
+                keys,
+            )
+        return None if found is None else {"run_number": found[0]}
+
+    def _erase_records(
+        self, connection: sqlite3.Connection, found: dict[str, Any], budget: _Budget
+    ) -> bool:
+        """Delete records and the pieces that only they need; return whether any are left."""
+        some = self._db.run(connection, "records_to_erase", {**found, "limit": _ROWS}).fetchall()
+        for number, piece, size in some:
+            if budget.spent:
+                return True
+            key = {"record_number": number}
+            rest = self._erase_pieces(connection, number, piece, budget)
+            if rest is not None:
+                self._db.run(connection, "shorten_record", {**key, "piece": rest})
+                return True
+            self._db.run(connection, "erase_record", key)
+            budget.take(size)
+        return len(some) == _ROWS
+
+    def _erase_pieces(
+        self, connection: sqlite3.Connection, record: int, piece: int | None, budget: _Budget
+    ) -> int | None:
+        """Delete the pieces of an input from the last one up, as far as nobody else needs them.
+
+        Returns where to go on when the budget is spent, or None at the end.
+        """
+        while piece is not None:
+            if budget.spent:
+                return piece
+            row = {"piece": piece, "record_number": record}
+            deleted = self._db.run(connection, "erase_piece", row).fetchall()
+            if not deleted:
+                return None
+            ((piece, size),) = deleted
+            budget.take(size)
+        return None
+
+    def _erase_receipts(
+        self, connection: sqlite3.Connection, row: dict[str, Any], budget: _Budget
+    ) -> bool:
+        """Put tombstones in the place of receipts; return whether any receipts are left."""
+        some = self._db.run(connection, "receipts_to_erase", {**row, "limit": _ROWS}).fetchall()
+        for number, size in some:
+            if budget.spent:
+                return True
+            key = {"receipt_number": number}
+            self._db.run(connection, "bury_receipt", {**row, **key})
+            self._db.run(connection, "erase_receipt", key)
+            budget.take(size)
+        return len(some) == _ROWS
