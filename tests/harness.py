@@ -37,7 +37,9 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
     """Return an App on the file of a folder, whose worker reacts fast and keeps its lease."""
-    extra = {key: options.pop(key) for key in ("probe", "busy_seconds") if key in options}
+    extra = {
+        key: options.pop(key) for key in ("probe", "busy_seconds", "effects") if key in options
+    }
     worker = {
         "poll_seconds": 0.002,
         "sweep_seconds": 0.0,

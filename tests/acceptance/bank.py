@@ -6,6 +6,8 @@ import asyncio
 import json
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ _TABLES = """
 CREATE TABLE charges (number INTEGER PRIMARY KEY, account TEXT, key TEXT);
 CREATE INDEX charges_of ON charges (account, key);
 CREATE TABLE voided (account TEXT, key TEXT, sent_before REAL);
+CREATE TABLE under_way (account TEXT);
 """
 
 
@@ -54,13 +57,20 @@ class Bank:
         if fault == "refuse":
             return self._refuse(request)
         if fault == "late":
-            await asyncio.sleep(0.85 * SETTLE_SECONDS)
-        if time.monotonic() > request["sent_at"] + SETTLE_SECONDS:
-            return None
+            with self._under_way(request["account"]):
+                await asyncio.sleep(0.85 * SETTLE_SECONDS)
+                return self._apply(request)
         reply = self._apply(request)
         if fault == "hang":
             await asyncio.sleep(30)
         return None if fault == "drop" else reply
+
+    @contextmanager
+    def _under_way(self, account: str) -> Iterator[None]:
+        # In the books, for those who count when nothing arrives any more.
+        number = self._books.execute("INSERT INTO under_way VALUES (?)", (account,)).lastrowid
+        yield
+        self._books.execute("DELETE FROM under_way WHERE rowid = ?", (number,))
 
     def _refuse(self, request: dict[str, Any]) -> dict[str, Any]:
         account, key = request["account"], request["key"]
@@ -73,7 +83,9 @@ class Bank:
     def _void(self, account: str, key: str, sent_before: float | None) -> None:
         self._books.execute("INSERT INTO voided VALUES (?, ?, ?)", (account, key, sent_before))
 
-    def _apply(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _apply(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        if time.monotonic() > request["sent_at"] + SETTLE_SECONDS:
+            return None
         account, key = request["account"], request["key"]
         voided = "SELECT sent_before FROM voided WHERE account = ? AND key = ?"
         for (before,) in self._books.execute(voided, (account, key)):

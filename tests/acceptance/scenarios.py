@@ -38,6 +38,9 @@ class Target:
     books: Path
 
     def charges(self, account: str) -> int:
+        """Count the charges of an account, when nothing is under way any more."""
+        late = "SELECT 1 FROM under_way WHERE account = ?"
+        until(lambda: not query(self.books, late, account))
         counted = "SELECT count(*) FROM charges WHERE account = ?"
         ((count,),) = query(self.books, counted, account)
         return count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from perdure.effects.answer import Landed, NeverWill
 from perdure.receipts import ReceiptStore
 from tests.acceptance import run_payer
-from tests.acceptance.bank import SETTLE_SECONDS
 from tests.acceptance.charging import CANARIES
 from tests.acceptance.children import notes
 from tests.acceptance.run_payer import DECLARED, RunPlan
@@ -88,7 +86,6 @@ class Run(Scenario):
 
     def decide(self) -> None:
         """Settle the effect as a person would who looked at the bank."""
-        time.sleep(SETTLE_SECONDS)  # nothing arrives any more
         decision = Landed(self.account) if self.charges else NeverWill()
         receipt = self.receipt()
 
