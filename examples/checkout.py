@@ -8,35 +8,38 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure import App, Context, RetryPolicy, operation
+from perdure import App, Context, OperationIdentity, RetryPolicy, effect
 
 app = App("sqlite:///checkout.db")
 
 
-@operation(retry=RetryPolicy(attempts=5))
-async def charge(order: str, cents: int, idempotency_key: str) -> str:
+@effect(support="idempotent", target="bank", retry=RetryPolicy(attempts=5))
+async def charge(operation: OperationIdentity, order: str, cents: int) -> str:
     """Stand in for a payment provider, which drops a repeated key itself."""
-    print(f"charging {order}: {cents} cents, key {idempotency_key}")
+    print(f"charging {order}: {cents} cents, key {operation.operation_key}")
     await asyncio.sleep(1)
     return f"receipt-{order}"
 
 
 def ship(order: str) -> str:
-    """Stand in for a warehouse; not async, so it runs in a thread."""
+    """Stand in for a warehouse; not async, so it runs in a thread.
+
+    It declares nothing, so a crash in the middle of it leaves the run to a person.
+    """
     print(f"shipping {order}")
     return f"parcel-{order}"
 
 
+@effect(target="mail", on_ambiguous="retry")
 async def tell(address: str, text: str) -> None:
-    """Stand in for a mail server."""
+    """Stand in for a mail server: one mail too many does no harm."""
     print(f"to {address}: {text}")
 
 
 @app.run(version=1)
 async def checkout(context: Context, order: str) -> dict[str, str]:
     """Charge first, then ship and tell the buyer at the same time."""
-    key = str(context.uuid())  # the same on every execution, so a repeated charge is recognised
-    receipt = await context.call(charge, order, 1999, key)
+    receipt = await context.call(charge, order, 1999)
     await context.sleep(1)
     parcel, _ = await asyncio.gather(
         context.call(ship, order),

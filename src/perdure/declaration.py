@@ -10,6 +10,7 @@ import msgspec
 from perdure.effects.answer import Lookup
 from perdure.effects.support import EffectPolicy
 from perdure.journal.record import Outcome
+from perdure.retry import RetryPolicy, retryable
 
 ErrorTypes: TypeAlias = tuple[type[Exception], ...]
 
@@ -55,3 +56,13 @@ class EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     not_sent: ErrorTypes = ()
     output_of: Callable[[bytes], bytes] | None = None
     prepare: Callable[[], AbstractAsyncContextManager[object]] | None = None
+
+    def retries(self, retry: RetryPolicy, error: Exception, attempt: int) -> bool:
+        """Return whether an attempt that raised is followed by another.
+
+        What the target refused is not asked for again, unless the policy or the exception says so.
+        """
+        refused = isinstance(error, self.rejected) and retry.retry_on is retryable
+        if refused and getattr(error, "retryable", None) is not True:
+            return False
+        return retry.allows(error, attempt)

@@ -233,13 +233,14 @@ class Performer:
             pending = retry_delay(invocation, retry_step, failures, timer.input_json)
             await self._wait(Asked(pending, timer.input_sha256, asked.below), timer.wake_at)
         started_at = self.clock.now()
+        retries = (effect or EffectDeclaration()).retries
         while True:
             attempt = failures + 1
             self.activity.act(asked.place)
             try:
                 made = await self._make(asked, handler, retry, effect, attempt, started_at)
                 error = made.error
-                if error is None or retry is None or not retry.allows(error, attempt):
+                if error is None or retry is None or not retries(retry, error, attempt):
                     return await self._end(asked, made, attempt, started_at)
             finally:
                 self.activity.rest(asked.place)
@@ -265,7 +266,7 @@ class Performer:
             effect,
             call=lambda: self._attempt(asked, handler),
             record_of=lambda outcome: self._record_of(asked, outcome, attempt, started_at),
-            retries=None if retry is None else lambda error: retry.allows(error, attempt),
+            retries=None if retry is None else lambda error: effect.retries(retry, error, attempt),
         )
         try:
             return await self._boundary.apply(asked_effect)

@@ -193,8 +193,14 @@ def test_the_rest_of_a_delay_is_waited_and_tries_are_not_counted_anew(
 
 @pytest.mark.parametrize(
     ("said", "options"),
-    [(GONE, {}), (EffectRejected("no funds"), {}), (GONE, {"on_ambiguous": "tell"})],
-    ids=["doubt", "rejected", "told"],
+    [
+        (GONE, {}),
+        (EffectRejected("no funds"), {}),
+        (OSError("402"), {"rejected": OSError}),
+        (OSError("402"), {"rejected": OSError, "support": "idempotent"}),
+        (GONE, {"on_ambiguous": "tell"}),
+    ],
+    ids=["doubt", "rejected", "type-rejected", "idempotent-rejected", "told"],
 )
 def test_retries_do_not_repeat_what_may_have_been_applied_or_was_refused(
     tmp_path: Path, said: Exception, options: Any
@@ -206,11 +212,21 @@ def test_retries_do_not_repeat_what_may_have_been_applied_or_was_refused(
         if said is GONE and not options:
             await _park(paying)
         else:
-            assert (await paying.pay())[0] in {"EffectRejected", "EffectAmbiguous"}
+            assert (await paying.pay())[0] in {"EffectRejected", "OSError", "EffectAmbiguous"}
         assert "call.1.retry" not in {row.step_id for row in await operations(paying.app)}
 
     run(main())
     assert bank.sent == 1
+
+
+def test_a_policy_that_names_a_refusal_tries_it_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        retry = RetryPolicy(attempts=2, retry_on=OSError)
+        bank = Bank(OSError("busy"), "paid")
+        paying = Paying(tmp_path, bank, rejected=OSError, retry=retry)
+        assert await paying.pay() == "paid"
+
+    run(main())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
+import logging
 import runpy
 import sys
 from collections.abc import Iterator
@@ -58,8 +59,13 @@ def example(
     """Import an example as its users do, with its receipts in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
     yield importlib.import_module(request.param)
     del sys.modules[request.param]
+    # A Celery worker makes logging its own.
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 def of(name: str) -> pytest.MarkDecorator:
