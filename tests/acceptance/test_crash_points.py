@@ -17,6 +17,8 @@ from tests.acceptance.children import notes, query, run, running, until
 from tests.acceptance.mcp_counter import serve
 
 _AT_ONCE = 2 * (os.cpu_count() or 1)
+# Points come in pairs, so every third is one of each kind; where there is time, every one.
+_STEP = 1 if os.environ.get("PERDURE_TEST_EVERY_POINT") == "1" else 3
 _CHAINS = int(os.environ.get("PERDURE_TEST_CRASH_CHAINS", "30"))
 _CRASHES_A_CHAIN = 3
 
@@ -135,9 +137,10 @@ def test_a_turn_killed_at_any_point_ends_as_if_it_had_not_been(
         scenario = Scenario(tmp_path / f"at-{index}", url)
         assert _survive(scenario, [crashes[index]], reference) == 1, crashes[index]
 
+    chosen = range(0, len(crashes), _STEP)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(survive, range(len(crashes))))
-    print(f"killed at all {len(crashes)} points of the turn")
+        list(pool.map(survive, chosen))
+    print(f"killed at {len(chosen)} of {len(crashes)} points of the turn")
 
 
 def test_recoveries_that_are_killed_themselves_are_recovered(

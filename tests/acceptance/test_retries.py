@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import (
@@ -33,7 +34,9 @@ _SUCCEEDS_AT = 3
 _DECLARED: dict[str, Callable[[Any], Any]] = {
     "read only": operation(read_only=True, retry=_POLICY),
     "not sent": effect(not_sent=ConnectionError, retry=_POLICY),
-    "refused": effect(rejected=ConnectionError, retry=_POLICY),
+    "refused": effect(
+        rejected=ConnectionError, retry=msgspec.structs.replace(_POLICY, retry_on=ConnectionError)
+    ),
     "idempotent": effect(support="idempotent", retry=_POLICY),
     "at least once": effect(on_ambiguous="retry", retry=_POLICY),
 }
