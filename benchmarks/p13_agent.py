@@ -18,7 +18,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.measure import RUNS, interleaved, paired
 from benchmarks.payload import text
 from benchmarks.row import Figure, Row, Setting, Target
-from perdure import App, Context
+from perdure import App, Context, operation
 from perdure.adapters.pydantic_ai import Durable
 from perdure.testing.scripted import Call, Reply, Request, ScriptedModel
 
@@ -115,6 +115,7 @@ def _agent(requests: int, hear: Heard | None = None, **options: Any) -> Agent[No
     tools: FunctionToolset[None] = FunctionToolset(id="library")
 
     @tools.tool_plain
+    @operation(read_only=True)
     async def look_up(number: int, query: str) -> str:
         """Look something up in the library."""
         if hear is not None:
