@@ -9,7 +9,7 @@ from typing import Any, Never, Self, TypeVar, overload
 from perdure.blocking import Bridge
 from perdure.clock import Clock, SystemClock
 from perdure.context import Context
-from perdure.declaration import EffectDeclaration
+from perdure.declaration import EffectDeclaration, KnownEffects
 from perdure.effects.audit import AuditSink
 from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
@@ -56,7 +56,9 @@ class App:
         self.worker = worker or WorkerOptions()
         self.observer = Observer()
         self.audit = audit
-        self._effects = dict(map(_effect_of, effects))
+        self._known = KnownEffects()
+        for function in effects:
+            self._known.learn(*_effect_of(function))
         self._path = path_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
@@ -272,7 +274,7 @@ class App:
         # Threads of their own: operations that wait must not keep the loop's others waiting.
         threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
         ports = Ports(
-            store, self._clock, self.observer, self._probe, threads, self.audit, self._effects
+            store, self._clock, self.observer, self._probe, threads, self.audit, self._known
         )
         # Set before the first await, so that two that open it at once do not both succeed.
         self._engine = engine = Engine(store, ports, self._registry, self.worker)

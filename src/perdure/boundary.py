@@ -91,6 +91,11 @@ def identity_of(invocation: Invocation, policy: EffectPolicy) -> OperationIdenti
     return OperationIdentity(invocation.run_id, invocation.step_id, target, invocation.sequence)
 
 
+def key_of(invocation: Invocation, declared: EffectDeclaration | None) -> str | None:
+    """Return the operation key of what is declared to have an effect, or None."""
+    return None if declared is None else identity_of(invocation, declared.policy).operation_key
+
+
 class Boundary:
     """Applies the effects of one run under one claim: receipt first, then the call, then both.
 
@@ -103,7 +108,7 @@ class Boundary:
         self._store = ports.store
         self._clock = ports.clock
         self._insist = insist
-        self._declared = ports.declared
+        self._known = ports.known
         owner = _RunOwner(fence, ownership)
         self._guard = Guard(
             ports.store, owner, ports.clock, ports.observer, ports.probe, ports.audit
@@ -116,7 +121,7 @@ class Boundary:
         If it raises: `EffectAmbiguous` when a person has to say what became of it, another
         `PerdureError` when it cannot be applied under this identity, or as the store does.
         """
-        self._declared[asked.invocation.handler_id] = asked.declared
+        self._known.learn(asked.invocation.handler_id, asked.declared)
         async with AsyncExitStack() as prepared:
             prepare = asked.declared.prepare
             if prepare is not None and not await self._may_have_been(asked):

@@ -66,3 +66,29 @@ class EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
         if refused and getattr(error, "retryable", None) is not True:
             return False
         return retry.allows(error, attempt)
+
+
+class KnownEffects:
+    """The effects that a process can ask about: what it was given, and what its runs asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], EffectDeclaration | None] = {}
+
+    def learn(self, handler_id: str, declared: EffectDeclaration) -> None:
+        """Remember how to ask about the effects of a handler on its target.
+
+        Nobody is asked where two lookups claim to know: the wrong one would answer "never".
+        """
+        key = (handler_id, declared.policy.target or handler_id)
+        known = self._known.setdefault(key, declared)
+        if known is not None and known.lookup is not declared.lookup:
+            self._known[key] = None
+
+    def find(self, handler_id: str, target: str) -> EffectDeclaration | None:
+        """Return the declaration of who can be asked, or None."""
+        declared = self._known.get((handler_id, target))
+        return declared if declared is not None and declared.lookup is not None else None
+
+    def askable(self) -> list[str]:
+        """Return the handlers of which some target can be asked."""
+        return [name for name, target in self._known if self.find(name, target) is not None]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
@@ -195,7 +196,7 @@ def _place_of_identity(function: Callable[..., Any], signature: inspect.Signatur
                     f" called {_PARAMETER!r}, not {name!r}"
                 )
             keyword_only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-            return len(signature.parameters) if keyword_only else place
+            return sys.maxsize if keyword_only else place
     return None
 
 

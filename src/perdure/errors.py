@@ -206,13 +206,13 @@ class EffectInProgress(EffectError):
 
 
 class EffectConflict(EffectError):
-    """An effect was asked for again with other arguments than those its receipt was made for."""
+    """An effect was asked for again as another one than its receipt was made for."""
 
-    def __init__(self, operation_key: str) -> None:
+    def __init__(self, operation_key: str, how: str = "with other arguments") -> None:
         self.operation_key = operation_key
         super().__init__(
-            f"the effect {operation_key} was begun with other arguments; nothing was sent. Another"
-            " effect needs an identity of its own"
+            f"the effect {operation_key} was begun {how}; nothing was sent. Another effect needs an"
+            " identity of its own"
         )
 
 

@@ -6,11 +6,12 @@ import msgspec
 
 from perdure.activity import Activity, Place, this_task
 from perdure.asked import Asked, digest_of
-from perdure.boundary import AskedEffect, Attempt, Boundary
+from perdure.boundary import AskedEffect, Attempt, Boundary, key_of
 from perdure.canonical import INPUT_LIMIT_BYTES, check_size
 from perdure.declaration import EffectDeclaration, Reported, Verdict
 from perdure.delays import retry_delay, whole_seconds
 from perdure.errors import (
+    EffectConflict,
     EffectError,
     JournalError,
     PerdureError,
@@ -74,7 +75,7 @@ class Performer:
         self.activity = Activity(fence.run_id)
         self.executed = 0
         self.replayed = 0
-        self._replay = Replay(journal)
+        self._replay, self._begun = Replay(journal), journal.begun
         self._digester = Digester()
         self._store = ports.store
         self._observer = ports.observer
@@ -94,12 +95,10 @@ class Performer:
         """Return the recorded outcome of an operation, or call its handler and record it.
 
         `above` are the operations that it is asked for below of, outermost first. `effect` says
-        what the handler does to the world: a receipt is claimed before it is called. None for a
-        handler that changes nothing.
-
+        what the handler does to the world, or None: a receipt is claimed before it is called.
         An ordinary exception out of the handler becomes a recorded `Failure`, unless the operation
         has an effect that may have been applied; cancellation and the signals of `perdure.errors`
-        leave no record, so that the operation runs again, or its effect is settled first.
+        leave no record: the operation runs again, or its effect is settled first.
 
         Durable when it returns: the record, fsynced, and with it the receipt.
         If it raises: `RunParked` on a `ReplayMismatch` (nothing that differs was called) or on an
@@ -258,6 +257,9 @@ class Performer:
         started_at: float,
     ) -> Attempt:
         """Make one attempt; where it has an effect, through the boundary."""
+        if (begun := self._begun.get(asked.place)) and begun != key_of(asked.invocation, effect):
+            # What was begun may have been applied, whatever the code calls it now.
+            raise self._parked(asked, EffectConflict(begun, "here under another name or target"))
         if effect is None:
             return await self._attempt(asked, handler)
         asked_effect = AskedEffect(

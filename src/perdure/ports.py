@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from perdure.clock import Clock
-from perdure.declaration import EffectDeclaration, Reported
+from perdure.declaration import KnownEffects, Reported
 from perdure.effects.audit import AuditSink
 from perdure.effects.receipt import Receipt
 from perdure.effects.store import Receipts, Settlement
@@ -50,8 +50,8 @@ class Ownership(Protocol):
 class Ports(msgspec.Struct, frozen=True):
     """What performing needs from outside: where records go, the clocks, and who listens.
 
-    `threads` runs functions that are not async; None for the event loop's own. `declared` are the
-    effects that this process knows of, by handler id; those that its runs ask for are added.
+    `threads` runs functions that are not async; None for the event loop's own. `known` are the
+    effects that this process can ask about.
     """
 
     store: Store
@@ -60,9 +60,7 @@ class Ports(msgspec.Struct, frozen=True):
     probe: Probe
     threads: Executor | None = None
     audit: AuditSink | None = None
-    declared: dict[str, EffectDeclaration] = msgspec.field(
-        default_factory=dict[str, EffectDeclaration]
-    )
+    known: KnownEffects = msgspec.field(default_factory=KnownEffects)
 
 
 def no_probe(point: str) -> None:

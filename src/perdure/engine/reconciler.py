@@ -25,7 +25,7 @@ class BackgroundReconciler:
 
     def __init__(self, ports: Ports, lease: Lease) -> None:
         self._store = ports.store
-        self._declared = ports.declared
+        self._known = ports.known
         self._lease = lease
         self._ledger = Ledger(ports.store, self, ports.clock, ports.observer, ports.audit)
         self._reconciler = Reconciler(self._ledger, ports.clock, ports.observer)
@@ -33,12 +33,12 @@ class BackgroundReconciler:
     async def look(self) -> None:
         """Doubt the attempts of workers that are gone, and ask about what is due."""
         await self._ledger.doubt_vanished(None)
-        askable = [name for name, declared in self._declared.items() if declared.lookup]
+        askable = self._known.askable()
         if askable:
             for receipt in await self._store.list_due(askable, _ASKED_AT_ONCE):
-                assert receipt.handler_id is not None
-                declared = self._declared[receipt.handler_id]
-                await self._reconciler.inquire(_asked(receipt, declared), receipt)
+                declared = self._known.find(receipt.handler_id or "", receipt.target)
+                if declared is not None:
+                    await self._reconciler.inquire(_asked(receipt, declared), receipt)
 
     def owner(self) -> Owner:
         """Return this worker; raises `LeaseLost` when its lease can no longer be confirmed."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
 import msgspec
@@ -46,10 +46,14 @@ class TimerRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """All that a run has recorded, in no order, and the delays under way."""
+    """All that a run has recorded, in no order, and what it has under way.
+
+    `begun` are the operation keys of effects that were begun and have no record yet, by place.
+    """
 
     rows: Sequence[JournalRow] = ()
     timers: Sequence[TimerRow] = ()
+    begun: Mapping[tuple[str, int], str] = {}
 
 
 class NewRecord(msgspec.Struct, frozen=True, gc=False):

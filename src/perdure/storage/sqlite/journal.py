@@ -35,7 +35,11 @@ class SqliteJournal:
         with self._db.apart() as connection:
             rows = [_journal_row(row) for row in self._db.run(connection, "read_records", key)]
             timers = [_timer_row(row) for row in self._db.run(connection, "read_timers", key)]
-        return Journal(rows, timers)
+            begun = {
+                (step_id, unsigned(sequence)): operation_key
+                for step_id, sequence, operation_key in self._db.run(connection, "read_begun", key)
+            }
+        return Journal(rows, timers, begun)
 
     async def read_payload(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the payload of one record, of any size."""

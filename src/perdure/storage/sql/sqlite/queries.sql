@@ -202,6 +202,12 @@ FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run
 SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at
 FROM timers WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id);
 
+-- name: read_begun
+-- The effects of a run that were begun, and may have been applied, without a record.
+SELECT idempotency_key, ordinal, operation_key FROM receipts
+WHERE run_id = :run_id AND (state IN ('in_flight', 'ambiguous')
+                            OR (state = 'completed' AND payload IS NOT NULL));
+
 -- name: read_payload
 -- The payload of one record.
 SELECT payload_packing, payload FROM records
