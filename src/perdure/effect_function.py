@@ -192,7 +192,7 @@ def _place_of_identity(function: Callable[..., Any], signature: inspect.Signatur
         if annotation is OperationIdentity or annotation in _SPELLINGS:
             if name != _PARAMETER:
                 raise InvalidFunction(
-                    f"{function.__qualname__}: the parameter for the OperationIdentity is to be"
+                    f"{function!r}: the parameter for the OperationIdentity is to be"
                     f" called {_PARAMETER!r}, not {name!r}"
                 )
             keyword_only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
@@ -202,14 +202,14 @@ def _place_of_identity(function: Callable[..., Any], signature: inspect.Signatur
 
 def _identity_here(function: Callable[..., Any]) -> OperationIdentity:
     context = current()
-    name = function.__qualname__
+    name = str(getattr(function, "__qualname__", type(function).__qualname__))
     if context is None:
         # Outside of any run: an effect of its own each time, as for a function without a receipt.
         return OperationIdentity(new_run_id(), name, name)
     if context.operation is None:
         raise NotInRun(
             f"{name} has an effect, which the run would not know of: call it through"
-            f" context.call({function.__name__}, …)"
+            f" context.call({name.rpartition('.')[2]}, …)"
         )
     return context.operation
 

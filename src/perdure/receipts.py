@@ -31,6 +31,7 @@ from perdure.home import Home
 from perdure.observe import Observer
 from perdure.ports import Probe, no_probe
 from perdure.urls import open_storage, path_of
+from perdure.wording import printable
 
 _POLL_SECONDS: Final = 0.02
 _MOST_LEASES: Final = 5
@@ -188,8 +189,8 @@ class ReceiptStore:
             payload=encode(decision.result) if landed else None,
             problem=None if landed else _problem(decision),
             risk=isinstance(decision, SendAgain),
-            by=by,
-            why=why,
+            by=printable(by),
+            why=printable(why),
             version=expect_version,
         )
         settled, _ = await self._storage.settle_effect(settlement)
@@ -387,9 +388,8 @@ def _decided(receipt: Receipt) -> str:
 
 
 def _problem(decision: NeverWill | SendAgain) -> str:
-    if isinstance(decision, SendAgain):
-        return "it may be sent again, although it may have been applied"
-    return decision.why or "it was not applied"
+    again = "it may be sent again, although it may have been applied"
+    return again if isinstance(decision, SendAgain) else printable(decision.why) or "not applied"
 
 
 def _ignore(news: WorkerNews) -> None:

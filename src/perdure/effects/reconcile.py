@@ -133,7 +133,7 @@ class Reconciler:
                 )
             case NeverWill():
                 settled, landed = await self._ledger.settle(
-                    effect, receipt, Move.RULE_OUT, problem=printable(answer.why)
+                    effect, receipt, Move.RULE_OUT, problem=printable(str(answer.why))
                 )
         return Standing(settled, reconciled=landed)
 
@@ -215,4 +215,4 @@ async def _answer_of(lookup: Callable[..., Awaitable[object]], effect: Effect) -
         return Unknown(f"{type(error).__name__}: {text_of(error)}")
     if isinstance(answer, Landed | NeverWill | NotYet | Unknown):
         return answer
-    return Unknown(f"the lookup returned {answer!r}, which is no answer")
+    return Unknown(f"the lookup returned a {type(answer).__name__}, which is no answer")
