@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 from typing import Self
 
+from benchmarks.row import Figure, Target
+
 RUNS = 5
 """The fewest runs that a median is taken of."""
 
@@ -20,6 +22,23 @@ def percentile(samples: Sequence[float], share: float) -> float:
 def paired(ours: Sequence[float], floor: Sequence[float]) -> float:
     """Return the median of the ratios of samples that were taken one after the other."""
     return median(one / other for one, other in zip(ours, floor, strict=True))
+
+
+def in_milliseconds(
+    label: str, samples: Sequence[float], floors: Sequence[float], targets: Sequence[Target]
+) -> Figure:
+    """Return the figure of seconds that were measured in turn with their floor."""
+    return Figure(
+        label=label,
+        value=median(samples) * 1000,
+        unit="ms",
+        floor=median(floors) * 1000,
+        floor_unit="ms",
+        ratio=paired(samples, floors),
+        targets=targets,
+        samples=[sample * 1000 for sample in samples],
+        floor_samples=[sample * 1000 for sample in floors],
+    )
 
 
 async def interleaved(

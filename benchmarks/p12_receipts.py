@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from statistics import median
 
 from benchmarks.floor import Floor
-from benchmarks.measure import RUNS, interleaved, paired
+from benchmarks.measure import RUNS, in_milliseconds, interleaved
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
 from perdure import EffectPolicy, OperationIdentity, ReceiptStore, SideEffectSupport, guard
@@ -68,17 +67,8 @@ async def _figure(
         lambda: floor.seconds(200, entries) / 200,
         lambda: payers.apply(_EACH),
     )
-    return Figure(
-        label=f"{_CALLERS} callers, with {before:,} receipts in the store, each effect",
-        value=median(samples) * 1000,
-        unit="ms",
-        floor=median(floors) * 1000,
-        floor_unit="ms",
-        ratio=paired(samples, floors),
-        targets=[Target(0.3)],
-        samples=[sample * 1000 for sample in samples],
-        floor_samples=[sample * 1000 for sample in floors],
-    )
+    label = f"{_CALLERS} callers, with {before:,} receipts in the store, each effect"
+    return in_milliseconds(label, samples, floors, [Target(0.3)])
 
 
 ROW = Row(

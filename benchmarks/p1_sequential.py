@@ -3,35 +3,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 from benchmarks import durability
 from benchmarks.floor import Floor
-from benchmarks.measure import RUNS, interleaved, paired
+from benchmarks.measure import RUNS, in_milliseconds, interleaved
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
-from perdure import App, Context, effect, operation
+from benchmarks.work import charge, echo
+from perdure import App, Context
 
 _WARMING = 6500
 """Enough operations for the log to have been folded a few times, and to grow no longer."""
 
 
-@operation(read_only=True)
-async def _echo(payload: str) -> str:
-    return payload
-
-
-@effect(support="idempotent", target="bank")
-async def _charge(payload: str) -> str:
-    return payload
-
-
 def measure(setting: Setting) -> list[Figure]:
     """Time one run of operations one after another, from its start to its result."""
     return [
-        asyncio.run(_measure(setting, "p1", _echo, "operations", 1.6)),
-        asyncio.run(_measure(setting, "p1-guarded", _charge, "guarded effects", 2.6)),
+        asyncio.run(_measure(setting, "p1", echo, "operations", 1.6)),
+        asyncio.run(_measure(setting, "p1-guarded", charge, "guarded effects", 2.6)),
     ]
 
 
@@ -64,17 +54,8 @@ async def _measure(
                 lambda: floor.seconds(operations, [entry]) / operations,
                 ours,
             )
-    return Figure(
-        label=f"one run, {operations} {what} one after another, each",
-        value=median(samples) * 1000,
-        unit="ms",
-        floor=median(floors) * 1000,
-        floor_unit="ms",
-        ratio=paired(samples, floors),
-        targets=[Target(limit, of="ratio")],
-        samples=[sample * 1000 for sample in samples],
-        floor_samples=[sample * 1000 for sample in floors],
-    )
+    label = f"one run, {operations} {what} one after another, each"
+    return in_milliseconds(label, samples, floors, [Target(limit, of="ratio")])
 
 
 ROW = Row(

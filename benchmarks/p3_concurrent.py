@@ -11,27 +11,18 @@ from benchmarks.floor import Floor
 from benchmarks.measure import RUNS, Ticker, interleaved, paired
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
-from perdure import App, Context, effect, operation
+from benchmarks.work import charge, echo
+from perdure import App, Context
 
 _RUNS_AT_ONCE = 64
 _OPERATIONS = 50
 
 
-@operation(read_only=True)
-async def _echo(payload: str) -> str:
-    return payload
-
-
-@effect(support="idempotent", target="bank")
-async def _charge(payload: str) -> str:
-    return payload
-
-
 def measure(setting: Setting) -> list[Figure]:
     """Time many runs at once, and how long they keep the event loop from others."""
     return [
-        *asyncio.run(_measure(setting, "p3", _echo, "operations", 12_000)),
-        *asyncio.run(_measure(setting, "p3-guarded", _charge, "guarded effects", 7_000)),
+        *asyncio.run(_measure(setting, "p3", echo, "operations", 12_000)),
+        *asyncio.run(_measure(setting, "p3-guarded", charge, "guarded effects", 7_000)),
     ]
 
 

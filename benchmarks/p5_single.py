@@ -6,15 +6,11 @@ from statistics import median
 
 from benchmarks import durability
 from benchmarks.floor import Floor
-from benchmarks.measure import interleaved, paired, percentile
+from benchmarks.measure import in_milliseconds, interleaved, paired, percentile
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
-from perdure import App, Context, operation
-
-
-@operation(read_only=True)
-async def _echo(payload: str) -> str:
-    return payload
+from benchmarks.work import echo
+from perdure import App, Context
 
 
 def measure(setting: Setting) -> list[Figure]:
@@ -32,7 +28,7 @@ async def _measure(setting: Setting) -> list[Figure]:
 
     @app.run(version=1)
     async def single(context: Context, payload: str) -> str:
-        return await context.call(_echo, payload)
+        return await context.call(echo, payload)
 
     async def ours() -> float:
         times: list[float] = []
@@ -60,17 +56,8 @@ async def _measure(setting: Setting) -> list[Figure]:
 
 
 def _p50(samples: list[float], floors: list[float]) -> Figure:
-    return Figure(
-        label="a run of one operation, start to result, p50",
-        value=median(samples) * 1000,
-        unit="ms",
-        floor=median(floors) * 1000,
-        floor_unit="ms",
-        ratio=paired(samples, floors),
-        targets=[Target(1.6), Target(2.0, of="ratio")],
-        samples=[sample * 1000 for sample in samples],
-        floor_samples=[sample * 1000 for sample in floors],
-    )
+    label = "a run of one operation, start to result, p50"
+    return in_milliseconds(label, samples, floors, [Target(1.6), Target(2.0, of="ratio")])
 
 
 def _p99(blocks: list[list[float]], floor_blocks: list[list[float]]) -> Figure:

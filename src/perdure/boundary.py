@@ -73,6 +73,11 @@ class AskedEffect(msgspec.Struct, frozen=True):
     retries: Callable[[Exception], bool] | None = None
 
     @property
+    def identity(self) -> OperationIdentity:
+        """Which effect this is."""
+        return identity_of(self.invocation, self.declared.policy)
+
+    @property
     def repeated(self) -> bool:
         """Whether what has no answer is tried again as what failed is, and not by the guard."""
         policy = self.declared.policy
@@ -87,7 +92,7 @@ class AskedEffect(msgspec.Struct, frozen=True):
 
 def identity_of(invocation: Invocation, policy: EffectPolicy) -> OperationIdentity:
     """Return which effect an operation is: its place in the run, and what it acts on."""
-    target = policy.target or invocation.handler_id
+    target = policy.target_of(invocation.handler_id)
     return OperationIdentity(invocation.run_id, invocation.step_id, target, invocation.sequence)
 
 
@@ -133,7 +138,7 @@ class Boundary:
 
     async def _may_have_been(self, asked: AskedEffect) -> bool:
         """Return whether an effect was applied, or may have been: its receipt then has the say."""
-        key = identity_of(asked.invocation, asked.declared.policy).operation_key
+        key = asked.identity.operation_key
         receipt = await self._insist(lambda: self._store.read_receipt(key))
         return receipt is not None and receipt.state is not ReceiptState.FAILED
 
@@ -172,7 +177,7 @@ class _Application:
         """Apply the effect and return how the operation ends, or may be tried again."""
         asked = self._asked
         effect = Effect(
-            identity=identity_of(asked.invocation, asked.declared.policy),
+            identity=asked.identity,
             arguments_sha256=asked.input_sha256,
             policy=asked.declared.policy,
             send=self._send,
@@ -184,11 +189,19 @@ class _Application:
         try:
             receipt = await apply(effect)
         except (EffectRejected, EffectNotSent) as refusal:
-            return self._refused(failure_of(refusal), self._error or refusal)
+            return self._recorded or Attempt(failure_of(refusal), self._error or refusal)
         except EffectAmbiguous as doubt:
-            return self._doubted(doubt)
-        if self._record is not None:
-            return Attempt(self._record.outcome, record=self._record)
+            return self._recorded or self._doubted(doubt)
+        return self._recorded or self._answered(receipt)
+
+    @property
+    def _recorded(self) -> Attempt | None:
+        """What was recorded along with the receipt, if that has happened."""
+        record = self._record
+        return None if record is None else Attempt(record.outcome, record=record)
+
+    def _answered(self, receipt: Receipt) -> Attempt:
+        """Return what a completed receipt answers; raises `JournalError` if it has no answer."""
         if receipt.payload is None:
             raise JournalError(
                 f"the receipt {receipt.operation_key} is completed, and the record that was"
@@ -270,15 +283,8 @@ class _Application:
         output = payload if output_of is None else output_of(payload)
         return bounded(Success(output), len(self._asked.invocation.input_json))
 
-    def _refused(self, outcome: Outcome, error: Exception) -> Attempt:
-        if self._record is not None:
-            return Attempt(self._record.outcome, record=self._record)
-        return Attempt(outcome, error)
-
     def _doubted(self, doubt: EffectAmbiguous) -> Attempt:
         """Return how an operation goes on whose effect nobody knows of, or raise the doubt."""
-        if self._record is not None:
-            return Attempt(self._record.outcome, record=self._record)
         if self._asked.repeated and self._asked.retried(self._error):
             return Attempt(failure_of(doubt), self._error)
         if doubt.needs_person:

@@ -158,13 +158,11 @@ class Context:
 
     def key(self, step_id: str, sequence: int) -> str:
         """Return the stable key of an operation of this context."""
-        step_id = f"{self.namespace}.{step_id}" if self.namespace else step_id
-        return f"{self.run_id}/{step_id}/{sequence}"
+        return f"{self.run_id}/{self._within(step_id)}/{sequence}"
 
     def recorded(self, step_id: str, sequence: int) -> bool:
         """Return whether an operation of this context is recorded, and so is not called again."""
-        step_id = f"{self.namespace}.{step_id}" if self.namespace else step_id
-        return self._performer.holds(step_id, sequence)
+        return self._performer.holds(self._within(step_id), sequence)
 
     def counter(self, name: str) -> int:
         """Return 1, 2, 3, … for each use of a name in this context."""
@@ -269,13 +267,11 @@ class Context:
         async def handler() -> Outcome | Reported:
             nonlocal ended_meanwhile
             work = invoke(function, args, kwargs, self._performer.threads)
-            # An effect's time limit is its receipt's too.
-            limit = declared.timeout_seconds if declared.effect is None else None
             try:
-                if limit is None:
+                if declared.timeout_seconds is None:
                     result = await work
                 else:
-                    async with asyncio.timeout(limit):
+                    async with asyncio.timeout(declared.timeout_seconds):
                         result = await work
             except EndedMeanwhile as cancelled:
                 # What it has done is recorded first.
@@ -312,12 +308,15 @@ class Context:
                 " repeat; give each task its own: context.branch('name')"
             )
 
+    def _within(self, name: str) -> str:
+        """Return a name within the namespace of this context."""
+        return f"{self.namespace}.{name}" if self.namespace else name
+
     def _child(self, name: str) -> Context:
-        namespace = f"{self.namespace}.{name}" if self.namespace else name
         return Context(
             self._performer,
             self.started_at,
-            shortened(namespace),
+            shortened(self._within(name)),
             above=self._above,
             operation=self._operation,
         )
@@ -325,8 +324,7 @@ class Context:
     def _invocation(
         self, kind: OperationKind, step_id: str, sequence: int, handler_id: str, input_json: bytes
     ) -> Invocation:
-        if self.namespace:
-            step_id = f"{self.namespace}.{step_id}"
+        step_id = self._within(step_id)
         return Invocation(self.run_id, step_id, sequence, kind, handler_id, input_json)
 
     def _entropy(self, purpose: str) -> bytes:

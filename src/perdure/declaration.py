@@ -79,7 +79,7 @@ class KnownEffects:
 
         Nobody is asked where two lookups claim to know: the wrong one would answer "never".
         """
-        key = (handler_id, declared.policy.target or handler_id)
+        key = (handler_id, declared.policy.target_of(handler_id))
         known = self._known.setdefault(key, declared)
         if known is not None and known.lookup is not declared.lookup:
             self._known[key] = None

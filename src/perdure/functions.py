@@ -26,7 +26,8 @@ _DECLARATION: Final = "__perdure_operation__"
 class Operation(msgspec.Struct, frozen=True):
     """How a function is performed: its handler id in the journal, its retries, its effect.
 
-    `effect` is None for a function that changes nothing; `timeout_seconds` is for such a one.
+    `effect` is None for a function that changes nothing; `timeout_seconds` is for such a one, and
+    that of an effect stands in its policy.
     """
 
     handler_id: str
@@ -74,10 +75,13 @@ def operation(
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         handler_id = handler_id_of(function, name, version)
-        policy = EffectPolicy(timeout_seconds=timeout_seconds)
-        effect = None if read_only else EffectDeclaration(policy=policy)
         check_timeout(function, handler_id, timeout_seconds)
-        declare_as(function, Operation(handler_id, retry, timeout_seconds, effect))
+        if read_only:
+            declared = Operation(handler_id, retry, timeout_seconds, effect=None)
+        else:
+            policy = EffectPolicy(timeout_seconds=timeout_seconds)
+            declared = Operation(handler_id, retry, effect=EffectDeclaration(policy=policy))
+        declare_as(function, declared)
         return function
 
     return declare if function is None else declare(function)

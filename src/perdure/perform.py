@@ -41,6 +41,7 @@ from perdure.tenure import Tenure
 
 _REMEMBERED_BYTES = 4096
 _ANSWERS_A_TURN = 200
+_NO_EFFECT = EffectDeclaration()
 
 
 class Performed(msgspec.Struct, frozen=True, gc=False):
@@ -107,9 +108,7 @@ class Performer:
         `DuplicateOperation` (it was not called). The first three are sticky: the run gets nothing
         more done in this execution.
         """
-        refusal = self._refusal(above)
-        if refusal is not None:
-            await self.tenure.refuse(refusal)
+        await self.tenure.refuse(self._refusal(above))
         digests = self._digester.digest(invocation.step_id, invocation.input_json, cuts)
         asked = Asked(invocation, digests.whole, above, cuts, digests.newest)
         row = self._find(asked)
@@ -152,9 +151,7 @@ class Performer:
         Durable when it returns: the record that the delay is over.
         If it raises: as `perform`.
         """
-        refusal = self._refusal(above)
-        if refusal is not None:
-            await self.tenure.refuse(refusal)
+        await self.tenure.refuse(self._refusal(above))
         asked = Asked(invocation, digest_of(invocation), above)
         row = self._find(asked)
         if row is not None:
@@ -232,7 +229,7 @@ class Performer:
             pending = retry_delay(invocation, retry_step, failures, timer.input_json)
             await self._wait(Asked(pending, timer.input_sha256, asked.below), timer.wake_at)
         started_at = self.clock.now()
-        retries = (effect or EffectDeclaration()).retries
+        retries = (effect or _NO_EFFECT).retries
         while True:
             attempt = failures + 1
             self.activity.act(asked.place)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import (
@@ -49,11 +49,13 @@ class Tenure:
             return self.refused
         return LeaseLost(self._run_id) if self.lost else None
 
-    async def refuse(self, refusal: BaseException) -> NoReturn:
-        """Raise a refusal, a little later each time.
+    async def refuse(self, refusal: BaseException | None) -> None:
+        """Raise a refusal, if there is one, a little later each time.
 
         Code that swallows it and asks again must not keep the loop from the others.
         """
+        if refusal is None:
+            return
         self._refusals = min(self._refusals + 1, 10)
         await asyncio.sleep(0.001 * 2**self._refusals)
         raise refusal

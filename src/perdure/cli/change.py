@@ -4,10 +4,10 @@ import argparse
 from typing import Final
 
 from perdure.cli.exits import Exit
-from perdure.cli.runs import describe
+from perdure.cli.runs import say
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
-from perdure.engine.store import RunRow, RunState
+from perdure.engine.store import RunState
 
 _RESUMABLE: Final = {RunState.NEEDS_ATTENTION, RunState.FAILED}
 
@@ -20,11 +20,11 @@ async def cancel(options: argparse.Namespace, screen: Screen) -> Exit:
         row = await app.find(options.run_id)
     match row.state:
         case RunState.CANCELLED if not before.state.ended:
-            return _say(screen, row, "is cancelled")
+            return say(screen, row, "is cancelled")
         case RunState.RUNNING:
-            return _say(screen, row, "is running; its worker has been asked to cancel it")
+            return say(screen, row, "is running; its worker has been asked to cancel it")
         case _:
-            return _say(screen, row, f"is {row.state} already; nothing was done", Exit.NOT_WELL)
+            return say(screen, row, f"is {row.state} already; nothing was done", Exit.NOT_WELL)
 
 
 async def resume(options: argparse.Namespace, screen: Screen) -> Exit:
@@ -35,16 +35,10 @@ async def resume(options: argparse.Namespace, screen: Screen) -> Exit:
         if before.state in _RESUMABLE and before.tombstone is None:
             row = await app.resume(options.run_id)
     if row != before:
-        return _say(screen, row, f"is {row.state} and goes on when a worker serves it")
+        return say(screen, row, f"is {row.state} and goes on when a worker serves it")
     erased = "" if row.tombstone is None else ", was erased"
     why = {
         RunState.RUNNING: "is running already",
         RunState.PENDING: "waits for a worker already",
     }.get(row.state, f"is {row.state}{erased} and never goes on")
-    return _say(screen, row, f"{why}; nothing was done", Exit.NOT_WELL)
-
-
-def _say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.OK) -> Exit:
-    screen.document(describe(row))
-    screen.line(f"run {row.run_id} {what}")
-    return code
+    return say(screen, row, f"{why}; nothing was done", Exit.NOT_WELL)

@@ -7,7 +7,7 @@ from perdure.cli.receipt import describe_receipt, find_receipt
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into, receipts_of
-from perdure.cli.typed import filled, login_name, read_json
+from perdure.cli.typed import read_json, signed
 from perdure.effects.answer import Decision, Landed, NeverWill, SendAgain
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import RunRow, RunState
@@ -16,8 +16,7 @@ from perdure.engine.store import RunRow, RunState
 async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
     """Write what a person decided about an effect of which nobody knows."""
     decision = _decision(options)
-    by = filled("--by", login_name() if options.by is None else options.by)
-    why = filled("--why", options.why)
+    by, why = signed(options)
     async with looked_into(options) as app, receipts_of(app) as store:
         receipt = await find_receipt(store, options.key)
         before = await app.store.read_run(receipt.run_id)

@@ -5,10 +5,10 @@ import signal
 import sys
 
 from perdure.cli.exits import Exit
-from perdure.cli.runs import describe
+from perdure.cli.runs import say
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
-from perdure.cli.typed import filled, login_name
+from perdure.cli.typed import signed
 from perdure.cli.words import moment
 from perdure.engine.store import RunRow
 from perdure.errors import CommandError
@@ -16,18 +16,18 @@ from perdure.errors import CommandError
 
 async def erase(options: argparse.Namespace, screen: Screen) -> Exit:
     """Delete what a run that has ended holds, once a person has agreed."""
-    by = filled("--by", login_name() if options.by is None else options.by)
-    why = filled("--why", options.why)
+    by, why = signed(options)
     async with looked_into(options) as app:
         before = await app.find(options.run_id)
         gone = before.tombstone
         if gone is not None and gone.whole and not options.rewrite:
-            return _say(screen, before, f"was erased by {gone.by} already; nothing was done")
+            what = f"was erased by {gone.by} already; nothing was done"
+            return say(screen, before, what, Exit.NOT_WELL)
         # A run that cannot be erased is refused without a question.
         if before.state.ended and not options.yes and not _agreed(before, screen):
-            return _say(screen, before, "stays as it is; nothing was done")
+            return say(screen, before, "stays as it is; nothing was done", Exit.NOT_WELL)
         row = await app.erase(options.run_id, by=by, why=why, rewrite=options.rewrite)
-    return _say(screen, row, "is erased", Exit.OK)
+    return say(screen, row, "is erased")
 
 
 def _agreed(row: RunRow, screen: Screen) -> bool:
@@ -45,9 +45,3 @@ def _agreed(row: RunRow, screen: Screen) -> bool:
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-def _say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.NOT_WELL) -> Exit:
-    screen.document(describe(row))
-    screen.line(f"run {row.run_id} {what}")
-    return code

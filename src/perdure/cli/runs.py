@@ -63,6 +63,13 @@ def describe(row: RunRow) -> dict[str, Any]:
     }
 
 
+def say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.OK) -> Exit:
+    """Say what became of a run, and show it as it stands."""
+    screen.document(describe(row))
+    screen.line(f"run {row.run_id} {what}")
+    return code
+
+
 def runs_sheet(rows: Iterable[RunRow]) -> Sheet:
     """Return runs as a table, in the order given."""
     return Sheet("", _COLUMNS, map(_cells, rows))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import getpass
 import sys
 from typing import Any
@@ -27,6 +28,12 @@ def filled(name: str, text: str) -> str:
     if not text.strip():
         raise CommandError(f"{name} is empty: it is kept with what is decided")
     return text
+
+
+def signed(options: argparse.Namespace) -> tuple[str, str]:
+    """Return who decides, by default whoever types, and why; raises `CommandError`."""
+    by = login_name() if options.by is None else options.by
+    return filled("--by", by), filled("--why", options.why)
 
 
 def login_name() -> str:

@@ -86,25 +86,12 @@ class Ledger:
         payload: bytes | None = None,
         problem: str | None = None,
         stopped: bool = False,
+        noted: bool = True,
     ) -> tuple[Receipt, bool]:
-        """Move the receipt of an attempt, unless another has; return what it is now."""
-        settled, landed = await self._write(
-            effect, receipt, move, payload=payload, problem=problem, stopped=stopped
-        )
-        if landed:
-            await self.note_move(receipt, settled, move)
-        return settled, landed
+        """Move the receipt of an attempt, unless another has; return what it is now.
 
-    async def _write(
-        self,
-        effect: Effect,
-        receipt: Receipt,
-        move: Move,
-        *,
-        payload: bytes | None = None,
-        problem: str | None = None,
-        stopped: bool = False,
-    ) -> tuple[Receipt, bool]:
+        A move that is not `noted` is neither counted nor audited.
+        """
         settlement = Settlement(
             operation_key=receipt.operation_key,
             attempt=receipt.attempt,
@@ -115,7 +102,10 @@ class Ledger:
             stopped=stopped,
         )
         write = effect.settle or self.receipts.settle_effect
-        return await write(settlement)
+        settled, landed = await write(settlement)
+        if landed and noted:
+            await self.note_move(receipt, settled, move)
+        return settled, landed
 
     async def note_move(self, before: Receipt, after: Receipt, move: Move) -> None:
         """Count a move that landed and audit it; `before` is what the mover knew."""
@@ -199,12 +189,10 @@ class Ledger:
         return Standing(receipt, mine, deadline)
 
     async def settle_unsent(self, effect: Effect, receipt: Receipt, problem: str) -> None:
-        """End an attempt that sent nothing; what an earlier one did is as unknown as before.
-
-        Neither counted nor audited: it was never dispatched.
-        """
+        """End an attempt that sent nothing; what an earlier one did is as unknown as before."""
         move = Move.DOUBT if receipt.earlier_unknown else Move.REFUSE
-        await self._write(effect, receipt, move, problem=problem, stopped=True)
+        # Neither counted nor audited: it was never dispatched.
+        await self.settle(effect, receipt, move, problem=problem, stopped=True, noted=False)
 
     def _leave(self, key: str) -> None:
         self._busy[key] -= 1

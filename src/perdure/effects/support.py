@@ -50,6 +50,10 @@ class EffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
     settle_seconds: float = 0.0
     reconcile_attempts: int = 3
 
+    def target_of(self, handler_id: str) -> str:
+        """Return what a handler acts on: the target, or the handler itself by default."""
+        return self.target or handler_id
+
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "key_valid_for_seconds", "settle_seconds"):
             seconds = getattr(self, name)

@@ -131,8 +131,7 @@ class ToolTerms:
         timeout_seconds = None
         if declared is not None:
             retry = declared.retry or retry
-            timeout_seconds = declared.timeout_seconds if declared.effect is None else None
-            effect = declared.effect
+            timeout_seconds, effect = declared.timeout_seconds, declared.effect
         elif config.read_only:
             effect = None
         elif config.effect is not None:
