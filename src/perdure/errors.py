@@ -19,7 +19,8 @@
     │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
     ├── StorageError          the place where runs live
     │   ├── InvalidUrl, MissingExtra, SchemaTooNew
-    │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
+    │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt,
+    │       KeyUnavailable
     └── CommandError          what was typed on the command line cannot be done
 
 Three signals are not errors of the program and derive from `BaseException`, so that an
@@ -313,10 +314,9 @@ class NotInRun(RunError):
 
 
 class ForeignTask(RunError):
-    """A context was used from a task that it does not belong to.
+    """A task used a context of another one, and would race with it for the numbers of operations.
 
-    Numbers are given in the order of the code. Two tasks that share a context would race for
-    them, and a replay could give each the other's. Give each task its own `context.branch(name)`.
+    Give each task its own `context.branch(name)`.
     """
 
 
@@ -354,6 +354,11 @@ class StorageReadOnly(StorageError):
 
 class StorageCorrupt(StorageError):
     """The file is not a database of perdure, or its content fails a check."""
+
+
+class KeyUnavailable(StorageError):
+    """A value is encrypted with a key that was not given, or encryption was asked for and cannot
+    be done."""
 
 
 class SchemaTooNew(StorageError):

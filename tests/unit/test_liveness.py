@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import StorageReadOnly
-from perdure.storage.sqlite.liveness import Liveness
+from perdure.storage.liveness import Liveness
 
 
 def die(liveness: Liveness, holder: str) -> None:

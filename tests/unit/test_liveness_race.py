@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from perdure.storage.sqlite.liveness import Liveness
+from perdure.storage.liveness import Liveness
 
 
 def test_a_folder_that_goes_while_it_is_being_made_is_made_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from perdure.storage.sqlite.erasure import SqliteErasure
 from perdure.storage.sqlite.health import SqliteHealth
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.workers import SqliteWorkers
+from perdure.storage.vault import Vault
 
 
 class SqliteStorage(SqliteBoundary, SqliteErasure, SqliteRuns, SqliteWorkers, SqliteHealth):
@@ -27,8 +28,10 @@ class SqliteStorage(SqliteBoundary, SqliteErasure, SqliteRuns, SqliteWorkers, Sq
         *,
         busy_seconds: float,
         probe: Callable[[str], None],
+        vault: Vault | None = None,
     ) -> None:
-        database = Database(path, clock, observer, busy_seconds, probe)
+        self.clock = clock
+        database = Database(path, clock, observer, busy_seconds, probe, vault)
         SqliteBoundary.__init__(self, database)
         SqliteErasure.__init__(self, database)
         SqliteRuns.__init__(self, database)

@@ -12,13 +12,14 @@ from typing import Any, Final, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import LeaseLost, StorageError, StorageReadOnly
-from perdure.fence import Fence
 from perdure.observe import Observer
 from perdure.storage.queries import load_queries
+from perdure.storage.rows import Rows
 from perdure.storage.sqlite.checkpoint import UNFOLDED_PAGES
 from perdure.storage.sqlite.failures import storage_error
 from perdure.storage.sqlite.migrate import check_owner, migrate
 from perdure.storage.sqlite.writer import Writer
+from perdure.storage.vault import OpenVault, Vault
 
 T = TypeVar("T")
 
@@ -39,11 +40,13 @@ class Database:
         observer: Observer,
         busy_seconds: float,
         probe: Callable[[str], None],
+        vault: Vault | None = None,
     ) -> None:
         self.path = path
         self.clock = clock
         self.observer = observer
         self.busy_seconds = busy_seconds
+        self.rows = Rows(vault or OpenVault())
         self.sql = load_queries("sqlite")
         self._writing = connect(path, busy_seconds)
         try:
@@ -195,8 +198,3 @@ def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
             time.sleep(0.002)
         else:
             return
-
-
-def fence_row(fence: Fence) -> dict[str, Any]:
-    """Return a fence as the parameters that a statement names it by."""
-    return {"run_id": fence.run_id, "holder": fence.holder, "generation": fence.generation}

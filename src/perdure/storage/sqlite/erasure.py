@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.engine.store import RunState
-from perdure.errors import NotErasable, UnknownRun
+from perdure.errors import UnknownRun
+from perdure.storage.receipt_rows import not_ended, not_settled
 from perdure.storage.sqlite.database import Database
 from perdure.wording import printable
 
@@ -112,17 +113,10 @@ class SqliteErasure:
         """Return the run's number, or None for an unknown run; raise if it cannot be erased."""
         found = self._db.run(connection, "find_erasable", row).fetchone()
         if found is not None and not RunState(found[1]).ended:
-            raise NotErasable(
-                f"run {row['run_id']} is {found[1]}, and only what has ended can be erased: cancel"
-                " it first, and wait for its end"
-            )
+            raise not_ended(row["run_id"], found[1])
         keys = [key for (key,) in self._db.run(connection, "open_keys_of", row)]
         if keys:
-            raise NotErasable(
-                f"{row['run_id']} cannot be erased while nobody knows what becomes of its effects"
-                f" {', '.join(keys)}: settle them first",
-                keys,
-            )
+            raise not_settled(row["run_id"], keys)
         return None if found is None else {"run_number": found[0]}
 
     def _erase_records(

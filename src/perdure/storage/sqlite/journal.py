@@ -9,15 +9,14 @@ from perdure.canonical import sha256_hex
 from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation, OperationKind
-from perdure.journal.store import Journal, JournalRow, NewRecord, TimerRow, pack_outcome
-from perdure.storage.sqlite import pieces
-from perdure.storage.sqlite.database import Database, fence_row
+from perdure.journal.store import Journal, NewRecord
+from perdure.storage.pieces import split
+from perdure.storage.rows import place_of, signed, unsigned
+from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.pieces import keep
 
 WHOLE_JOURNAL_PAYLOAD_BYTES: Final = 4096
 """The largest payload that comes along when a whole journal is read."""
-
-_SIGN: Final = 1 << 63
-_RANGE: Final = 1 << 64
 
 
 class SqliteJournal:
@@ -33,8 +32,10 @@ class SqliteJournal:
     def _read_journal(self, run_id: str) -> Journal:
         key = {"run_id": run_id, "largest": WHOLE_JOURNAL_PAYLOAD_BYTES}
         with self._db.apart() as connection:
-            rows = [_journal_row(row) for row in self._db.run(connection, "read_records", key)]
-            timers = [_timer_row(row) for row in self._db.run(connection, "read_timers", key)]
+            journal = self._db.rows.journal
+            rows = [journal(run_id, row) for row in self._db.run(connection, "read_records", key)]
+            timer = self._db.rows.timer
+            timers = [timer(run_id, row) for row in self._db.run(connection, "read_timers", key)]
             begun = {
                 (step_id, unsigned(sequence)): operation_key
                 for step_id, sequence, operation_key in self._db.run(connection, "read_begun", key)
@@ -44,7 +45,7 @@ class SqliteJournal:
     async def read_payload(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the payload of one record, of any size."""
         packing, payload = self._one("read_payload", run_id, step_id, sequence)
-        return pieces.unpack(packing, payload)
+        return self._db.rows.payload(run_id, step_id, sequence, packing, payload)
 
     async def read_input(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the exact input of one record.
@@ -54,12 +55,14 @@ class SqliteJournal:
         piece, packing, tail, digest = self._one("read_input", run_id, step_id, sequence)
         rows = [] if piece is None else self._db.read("read_pieces", piece=piece)
         try:
-            document = pieces.join([*rows, (packing, tail)])
+            parts = [self._db.rows.piece(*row) for row in rows]
+            parts.append(self._db.rows.tail(run_id, step_id, sequence, packing, tail))
+            document = b"".join(parts)
         except StorageCorrupt:
             document = None
         if document is None or sha256_hex(document) != digest.hex():
             raise InputDigestMismatch(
-                f"the input of operation {run_id}/{step_id}/{sequence} is damaged in the database;"
+                f"the input of {place_of(run_id, step_id, sequence)} is damaged in the database;"
                 " restore it from a backup"
             )
         return document
@@ -76,14 +79,14 @@ class SqliteJournal:
 
     def append(self, fence: Fence, record: NewRecord) -> Callable[[sqlite3.Connection], bool]:
         """Return the write job of a record; it returns False where the fence does not hold."""
-        split = pieces.split(record.invocation.input_json, record.cuts, record.beginnings)
-        row = _record_row(fence, record, split.tail)
+        whole = split(record.invocation.input_json, record.cuts, record.beginnings)
+        row = self._db.rows.record(fence, record, whole.tail)
 
         def job(connection: sqlite3.Connection) -> bool:
-            if split.cuts:
+            if whole.cuts:
                 if not self._db.run(connection, "fence_holds", row).fetchone()[0]:
                     return False
-                row["input_piece"] = pieces.keep(connection, self._db.sql, split)
+                row["input_piece"] = keep(connection, self._db.sql, self._db.rows, whole)
             written = self._db.run(connection, "append_record", row).rowcount == 1
             if written and record.invocation.kind is OperationKind.RETRY_DELAY:
                 self._db.run(connection, "end_timer", row)
@@ -99,16 +102,7 @@ class SqliteJournal:
         Durable when it returns: the wake-up time, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        row = {
-            **fence_row(fence),
-            "step_id": invocation.step_id,
-            "sequence": _signed(invocation.sequence),
-            "kind": invocation.kind.value,
-            "handler_id": invocation.handler_id,
-            "input_sha256": input_sha256,
-            "input": invocation.input_json,
-            "wake_at": wake_at,
-        }
+        row = self._db.rows.new_timer(fence, invocation, input_sha256, wake_at)
 
         def job(connection: sqlite3.Connection) -> bool:
             return self._db.run(connection, "begin_timer", row).rowcount == 1
@@ -123,65 +117,8 @@ class SqliteJournal:
             raise self._db.fenced_off(fence.run_id)
 
     def _one(self, name: str, run_id: str, step_id: str, sequence: int) -> tuple[Any, ...]:
-        key = {"run_id": run_id, "step_id": step_id, "sequence": _signed(sequence)}
+        key = {"run_id": run_id, "step_id": step_id, "sequence": signed(sequence)}
         row = self._db.read_row(name, **key)
         if row is None:
-            raise JournalError(f"the journal holds no operation {run_id}/{step_id}/{sequence}")
+            raise JournalError(f"the journal holds no {place_of(run_id, step_id, sequence)}")
         return row
-
-
-def _record_row(fence: Fence, record: NewRecord, tail: bytes) -> dict[str, Any]:
-    invocation = record.invocation
-    status, payload = pack_outcome(record.outcome)
-    payload_packing, packed = pieces.pack(payload)
-    input_packing, tail = pieces.pack(tail)
-    return {
-        "run_id": fence.run_id,
-        "holder": fence.holder,
-        "generation": fence.generation,
-        "step_id": invocation.step_id,
-        "sequence": _signed(invocation.sequence),
-        "kind": invocation.kind.value,
-        "handler_id": invocation.handler_id,
-        "input_sha256": record.input_sha256,
-        "input_bytes": len(invocation.input_json),
-        "status": status,
-        "attempt": record.attempt,
-        "nested": record.nested,
-        "started_at": record.started_at,
-        "finished_at": record.finished_at,
-        "input_piece": None,
-        "input_packing": input_packing,
-        "input_tail": tail,
-        "payload_packing": payload_packing,
-        "payload_bytes": len(payload),
-        "payload": packed,
-    }
-
-
-def _journal_row(row: tuple[Any, ...]) -> JournalRow:
-    # Built column by column: loading them is a good part of what a replay of many records costs.
-    step_id, sequence, kind, handler_id, digest, status, attempt, at, nested, packing, payload = row
-    if packing != pieces.PLAIN and payload is not None:
-        payload = pieces.unpack(packing, payload)
-    if sequence < 0:
-        sequence = unsigned(sequence)
-    nested = nested != 0
-    return JournalRow(
-        step_id, sequence, kind, handler_id, digest, status, payload, attempt, at, nested
-    )
-
-
-def _timer_row(row: tuple[Any, ...]) -> TimerRow:
-    step_id, sequence, *rest = row
-    return TimerRow(step_id, unsigned(sequence), *rest)
-
-
-def unsigned(sequence: int) -> int:
-    """Return the unsigned 64-bit number that SQLite stores as a signed one."""
-    return sequence if sequence >= 0 else sequence + _RANGE
-
-
-def _signed(sequence: int) -> int:
-    """Map an unsigned 64-bit number to the signed one that SQLite stores."""
-    return sequence if sequence < _SIGN else sequence - _RANGE

@@ -4,15 +4,23 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from perdure.effects.receipt import Move, Receipt, ReceiptState, sources, target_of
+from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import DecisionRow, EffectClaim, Owner, Settlement
-from perdure.effects.support import SideEffectSupport
-from perdure.errors import EffectErased, StaleDecision, StorageError
+from perdure.errors import StorageError
+from perdure.storage.receipt_rows import (
+    attempt_row,
+    begun,
+    claim_row,
+    decision_row,
+    erased,
+    next_attempt,
+    stale,
+    taken_back,
+)
 from perdure.storage.sqlite.database import Database
 
 Claimed: TypeAlias = tuple[Receipt, bool] | None
@@ -34,9 +42,9 @@ class SqliteReceipts:
         if row is None:
             tombstone = self._db.read_row("read_tombstone", operation_key=operation_key)
             if tombstone is not None:
-                raise _erased(operation_key, tombstone)
+                raise erased(operation_key, tombstone)
             return None
-        return _receipt(row)
+        return self._db.rows.receipt(row)
 
     async def claim_effect(self, claim: EffectClaim) -> tuple[Receipt, bool]:
         """Begin the first attempt of an effect, or another one after a refusal.
@@ -45,11 +53,11 @@ class SqliteReceipts:
         If it raises: `LeaseLost` when the owner no longer is one, `EffectErased` for an effect
         whose receipt was erased, or a `StorageError`; nothing may be sent.
         """
-        row = _claim_row(claim, self._db.clock.now())
+        row = claim_row(claim, self._db.clock.now())
 
         def job(connection: sqlite3.Connection) -> Claimed:
             if self._db.run(connection, "insert_receipt", row).rowcount == 1:
-                return _begun(claim, row), True
+                return begun(claim, row["now"]), True
             if not self._owns(connection, row):
                 return None
             receipt = self._read(connection, row)
@@ -68,7 +76,7 @@ class SqliteReceipts:
         Durable when it returns: the receipt in flight, fsynced.
         If it raises: as `claim_effect`.
         """
-        row = _claim_row(claim, self._db.clock.now())
+        row = claim_row(claim, self._db.clock.now())
 
         def job(connection: sqlite3.Connection) -> Claimed:
             if not self._owns(connection, row):
@@ -93,18 +101,13 @@ class SqliteReceipts:
         self, connection: sqlite3.Connection, settlement: Settlement
     ) -> tuple[Receipt, bool]:
         """Move a receipt inside a write job."""
-        state, possible = _move(settlement.move, decided=settlement.version is not None)
-        row = {
-            **msgspec.structs.asdict(settlement),
-            "state": state,
-            "sources": possible,
-            "now": self._db.clock.now(),
-        }
+        row = self._db.rows.settlement(settlement, self._db.clock.now())
         moved = self._db.run(connection, "settle_receipt", row).fetchall()
         if moved:
-            receipt = _receipt(moved[0])
+            receipt = self._db.rows.receipt(moved[0])
             if settlement.by is not None:
-                self._keep_decision(connection, settlement, receipt)
+                decision = decision_row(settlement, receipt.settled_at)
+                self._db.run(connection, "insert_decision", decision)
             if settlement.move in _ENDS_OF_DOUBT and not settlement.stopped:
                 self._db.run(connection, "free_run", {"run_id": receipt.run_id})
             return receipt, True
@@ -112,11 +115,7 @@ class SqliteReceipts:
             self._db.run(connection, "mark_duplicate", row)
         receipt = self._read(connection, row)
         if settlement.version is not None:
-            raise StaleDecision(
-                f"the receipt {receipt.operation_key} is {receipt.state.value} with version"
-                f" {receipt.version}, and the decision was about an ambiguous one with version"
-                f" {settlement.version}: look at it again"
-            )
+            raise stale(receipt, settlement.version)
         return receipt, False
 
     async def doubt_vanished(self, operation_key: str | None) -> Sequence[Receipt]:
@@ -144,7 +143,7 @@ class SqliteReceipts:
         """
         now = self._db.clock.now()
         row = {
-            **_attempt_row(receipt),
+            **attempt_row(receipt),
             "holder": owner.holder,
             "now": now,
             "until": now + hold_seconds,
@@ -162,7 +161,7 @@ class SqliteReceipts:
         Durable when it returns: the count, fsynced.
         """
         row = {
-            **_attempt_row(receipt),
+            **attempt_row(receipt),
             "version": receipt.version,
             "ask_again_at": ask_again_at,
             "unanswered": not answered,
@@ -180,19 +179,19 @@ class SqliteReceipts:
         name = "list_receipts" if run_id is None else "list_receipts_of"
         name = "list_ambiguous" if ambiguous_only else name
         rows = self._db.read(name, limit=limit, run_id=run_id)
-        return [_receipt(row) for row in rows]
+        return [self._db.rows.receipt(row) for row in rows]
 
     async def list_due(self, handler_ids: Sequence[str], limit: int) -> Sequence[Receipt]:
         """Return ambiguous receipts of these handlers whose targets may be asked now."""
         known = msgspec.json.encode(handler_ids).decode()
         now = self._db.clock.now()
         rows = self._db.read("list_due", handler_ids=known, now=now, limit=limit)
-        return [_receipt(row) for row in rows]
+        return [self._db.rows.receipt(row) for row in rows]
 
     async def match_receipts(self, prefix: str, limit: int) -> Sequence[Receipt]:
         """Return the receipts whose operation key begins with a text, in the order of the keys."""
         rows = self._db.read("match_receipts", prefix=prefix, limit=limit)
-        return [_receipt(row) for row in rows]
+        return [self._db.rows.receipt(row) for row in rows]
 
     async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:
         """Return what people decided about an effect, oldest first."""
@@ -203,7 +202,8 @@ class SqliteReceipts:
         """Return receipts that may still change, and the number of the newest of all."""
         # First, so that one that is begun in between counts as newer.
         ((newest,),) = self._db.read("newest_receipt")
-        return newest, [_receipt(row) for row in self._db.read("list_changeable", limit=limit)]
+        rows = self._db.read("list_changeable", limit=limit)
+        return newest, [self._db.rows.receipt(row) for row in rows]
 
     async def read_changes(
         self, after: int, known: Mapping[str, int], limit: int
@@ -215,7 +215,7 @@ class SqliteReceipts:
         versions = msgspec.json.encode(known).decode()
         rows = self._db.read("changed_receipts", after=after, known=versions, limit=limit)
         last = max([after, *(row[0] for row in rows)])
-        return last, [_receipt(row[1:]) for row in rows]
+        return last, [self._db.rows.receipt(row[1:]) for row in rows]
 
     async def _claim(self, job: Callable[[sqlite3.Connection], Claimed], what: str) -> Claimed:
         claimed: Claimed = None
@@ -243,15 +243,7 @@ class SqliteReceipts:
         receipt, _ = claimed
         current = self._find(connection, receipt.operation_key)
         if current is not None and current.holder == receipt.holder:
-            settlement = Settlement(
-                operation_key=receipt.operation_key,
-                attempt=receipt.attempt,
-                generation=receipt.generation,
-                move=Move.DOUBT if receipt.earlier_unknown else Move.REFUSE,
-                problem="the caller was cancelled before it was sent",
-                stopped=True,
-            )
-            self.settle(connection, settlement)
+            self.settle(connection, taken_back(receipt))
 
     def _begin(
         self,
@@ -262,24 +254,8 @@ class SqliteReceipts:
         unknown: bool = False,
         risk: bool = False,
     ) -> bool:
-        seen = {
-            **row,
-            "state": receipt.state.value,
-            "attempt": receipt.attempt,
-            "seen_generation": receipt.generation,
-            "version": receipt.version,
-            "unknown": unknown,
-            "risk": risk,
-        }
+        seen = {**row, **next_attempt(receipt, unknown=unknown, risk=risk)}
         return self._db.run(connection, "begin_attempt", seen).rowcount == 1
-
-    def _keep_decision(
-        self, connection: sqlite3.Connection, settlement: Settlement, receipt: Receipt
-    ) -> None:
-        landed = settlement.move is Move.COMPLETE
-        decision = "landed" if landed else "send_again" if settlement.risk else "never_will"
-        row = {**msgspec.structs.asdict(settlement), "decision": decision}
-        self._db.run(connection, "insert_decision", {**row, "now": receipt.settled_at})
 
     def _alter(
         self, connection: sqlite3.Connection, name: str, row: dict[str, Any]
@@ -302,80 +278,9 @@ class SqliteReceipts:
         if receipt is None:
             # Nothing but erasing takes one away that was there, or keeps one from being written.
             ((*tombstone,),) = self._db.run(connection, "read_tombstone", row).fetchall()
-            raise _erased(key, tombstone)
+            raise erased(key, tombstone)
         return receipt
 
     def _find(self, connection: sqlite3.Connection, operation_key: str) -> Receipt | None:
         rows = self._db.run(connection, "read_receipt", {"operation_key": operation_key}).fetchall()
-        return _receipt(rows[0]) if rows else None
-
-
-def _claim_row(claim: EffectClaim, now: float) -> dict[str, Any]:
-    identity = claim.identity
-    return {
-        "operation_key": claim.operation_key,
-        "run_id": identity.run_id,
-        "idempotency_key": identity.idempotency_key,
-        "target": identity.target,
-        "ordinal": identity.ordinal,
-        "support": claim.support.value,
-        "arguments_sha256": claim.arguments_sha256,
-        "holder": claim.owner.holder,
-        "generation": claim.owner.generation,
-        "settle_seconds": claim.settle_seconds,
-        "resend_after": claim.resend_after,
-        "handler_id": claim.handler_id,
-        "now": now,
-    }
-
-
-def _begun(claim: EffectClaim, row: dict[str, Any]) -> Receipt:
-    """Return the receipt that the first claim of an effect writes."""
-    names = ("operation_key", "run_id", "idempotency_key", "target", "ordinal")
-    return Receipt(
-        **{name: row[name] for name in names},
-        support=claim.support,
-        arguments_sha256=claim.arguments_sha256,
-        state=ReceiptState.IN_FLIGHT,
-        attempt=1,
-        holder=claim.owner.holder,
-        generation=claim.owner.generation,
-        version=1,
-        first_claimed_at=row["now"],
-        claimed_at=row["now"],
-        settle_seconds=claim.settle_seconds,
-        resend_after=claim.resend_after,
-        handler_id=claim.handler_id,
-    )
-
-
-@lru_cache(maxsize=16)
-def _move(move: Move, *, decided: bool) -> tuple[str, str]:
-    """Return the state that a move leads to and, as one text, those it may start from."""
-    possible = {state for state in sources(move) if state}
-    if decided:
-        possible &= {ReceiptState.AMBIGUOUS}
-    return target_of(move).value, f"|{'|'.join(sorted(possible))}|"
-
-
-def _erased(operation_key: str, tombstone: Sequence[Any]) -> EffectErased:
-    state, by, why = tombstone
-    return EffectErased(operation_key, state=state, by=by, why=why)
-
-
-def _attempt_row(receipt: Receipt) -> dict[str, Any]:
-    return {
-        "operation_key": receipt.operation_key,
-        "attempt": receipt.attempt,
-        "generation": receipt.generation,
-    }
-
-
-def _receipt(row: tuple[Any, ...]) -> Receipt:
-    names = Receipt.__struct_fields__
-    fields = dict(zip(names, row, strict=True))
-    fields["support"] = SideEffectSupport(fields["support"])
-    fields["state"] = ReceiptState(fields["state"])
-    for name in ("exhausted", "earlier_unknown", "residual_duplicate_risk"):
-        fields[name] = bool(fields[name])
-    return Receipt(**fields)
+        return self._db.rows.receipt(rows[0]) if rows else None

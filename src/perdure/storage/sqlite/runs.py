@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -13,18 +12,14 @@ from perdure.engine.store import (
     NewRun,
     OperationRow,
     RunEnd,
-    RunProblem,
     RunRow,
     RunState,
     StartedRun,
-    Tombstone,
 )
 from perdure.errors import LeaseLost, RunErased, UnknownRun
 from perdure.fence import Fence
-from perdure.storage.sqlite.database import Database, fence_row
-from perdure.storage.sqlite.journal import unsigned
-
-_problems: Final = msgspec.json.Decoder(RunProblem)
+from perdure.storage.rows import fence_row, served_names, started, unsigned
+from perdure.storage.sqlite.database import Database
 
 
 class SqliteRuns:
@@ -42,7 +37,7 @@ class SqliteRuns:
 
         def job(connection: sqlite3.Connection) -> tuple[bool, dict[str, Any]]:
             owner = self._standing(connection, holder)
-            row = _new_run_row(run, owner)
+            row = self._db.rows.new_run(run, owner)
             inserted = self._db.run(connection, "insert_run", row)
             if inserted.rowcount == 1 and owner is not None:
                 self._note_claim(connection, inserted.lastrowid, 1, owner, run.created_at)
@@ -60,7 +55,7 @@ class SqliteRuns:
             claimed = ClaimedRun(
                 fence, run.function, run.version, run.input_json, run.created_at, recovered=False
             )
-        return StartedRun(_started_row(row), created=True, claimed=claimed)
+        return StartedRun(started(run, row), created=True, claimed=claimed)
 
     async def claim_runs(
         self,
@@ -73,8 +68,8 @@ class SqliteRuns:
 
         Durable when it returns: the claims, fsynced.
         """
-        names = _served(served)
-        ids = None if only is None else msgspec.json.encode(only).decode()
+        names = _json(served_names(served))
+        ids = None if only is None else _json(only)
         if self._db.read("any_waiting", served=names, only=ids) == [(0,)]:
             return []
         now = self._db.clock.now()
@@ -83,7 +78,8 @@ class SqliteRuns:
         def job(connection: sqlite3.Connection) -> list[ClaimedRun]:
             claims: list[ClaimedRun] = []
             for found in self._db.run(connection, "claim_runs", row).fetchall():
-                number, run_id, generation, function, version, input_json, started_at = found
+                number, run_id, generation, function, version, stored, started_at = found
+                input_json = self._db.rows.run_input(run_id, stored)
                 self._note_claim(connection, number, generation, holder, now)
                 fence = Fence(run_id, holder, generation)
                 claims.append(
@@ -101,15 +97,7 @@ class SqliteRuns:
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        row = {
-            **fence_row(fence),
-            "state": end.state.value,
-            "output": end.output_json,
-            "problem": None if end.problem is None else msgspec.json.encode(end.problem),
-            "executed": end.executed,
-            "replayed": end.replayed,
-            "now": self._db.clock.now(),
-        }
+        row = self._db.rows.run_end(fence, end, self._db.clock.now())
         state = await self._give_up("end_run", row)
         if state is None:
             self._db.observer.count("perdure_lease_fencing_rejected_total")
@@ -151,12 +139,12 @@ class SqliteRuns:
     async def read_run(self, run_id: str) -> RunRow | None:
         """Return a run, or None when there is none of that id."""
         row = self._db.read_row("read_run", run_id=run_id)
-        return None if row is None else _run_row(row)
+        return None if row is None else self._db.rows.run(row)
 
     async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of the runs that are neither waiting for a worker nor executed."""
-        names = msgspec.json.encode(run_ids).decode()
-        return [_run_row(row) for row in self._db.read("read_settled", run_ids=names)]
+        names = _json(run_ids)
+        return [self._db.rows.run(row) for row in self._db.read("read_settled", run_ids=names)]
 
     async def read_run_input(self, run_id: str) -> bytes:
         """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
@@ -166,12 +154,12 @@ class SqliteRuns:
         document, by, why = row
         if by is not None:
             raise RunErased(run_id, by=by, why=why)
-        return bytes(document)
+        return self._db.rows.run_input(run_id, document)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
         """Return the newest runs, newest first."""
         rows = self._db.read("list_runs", state=None if state is None else state.value, limit=limit)
-        return [_run_row(row) for row in rows]
+        return [self._db.rows.run(row) for row in rows]
 
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
@@ -189,7 +177,10 @@ class SqliteRuns:
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`."""
-        return [_run_row(row) for row in self._db.read("unserved", served=_served(served))]
+        return [
+            self._db.rows.run(row)
+            for row in self._db.read("unserved", served=_json(served_names(served)))
+        ]
 
     async def _change(self, name: str, run_id: str) -> RunRow | None:
         row = {"run_id": run_id, "now": self._db.clock.now()}
@@ -231,60 +222,5 @@ class SqliteRuns:
         self._db.run(connection, "insert_attempt", claim)
 
 
-def _new_run_row(run: NewRun, holder: str | None) -> dict[str, Any]:
-    claimed = holder is not None
-    return {
-        "run_id": run.run_id,
-        "function": run.function,
-        "version": run.version,
-        "state": (RunState.RUNNING if claimed else RunState.PENDING).value,
-        "holder": holder,
-        "generation": int(claimed),
-        "created_at": run.created_at,
-        "started_at": run.created_at if claimed else None,
-        "input_sha256": hashlib.sha256(run.input_json).digest(),
-        "input": run.input_json,
-    }
-
-
-def _started_row(row: dict[str, Any]) -> RunRow:
-    return RunRow(
-        row["run_id"],
-        row["function"],
-        row["version"],
-        RunState(row["state"]),
-        row["input_sha256"],
-        row["holder"],
-        row["generation"],
-        cancel_requested=False,
-        output_json=None,
-        problem=None,
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        finished_at=None,
-    )
-
-
-def _run_row(row: tuple[Any, ...]) -> RunRow:
-    *head, created_at, started_at, finished_at, erased_at, by, why, erasing = row
-    run_id, function, version, state, digest, holder, generation, cancel, output, problem = head
-    return RunRow(
-        run_id,
-        function,
-        version,
-        RunState(state),
-        digest,
-        holder,
-        generation,
-        bool(cancel),
-        output,
-        None if problem is None else _problems.decode(problem),
-        created_at,
-        started_at,
-        finished_at,
-        None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
-    )
-
-
-def _served(served: Sequence[tuple[str, int]]) -> str:
-    return msgspec.json.encode([f"{name}@{version}" for name, version in served]).decode()
+def _json(names: Sequence[str]) -> str:
+    return msgspec.json.encode(names).decode()

@@ -10,9 +10,9 @@ from typing import Any
 
 from perdure.engine.store import WorkerNews, WorkerRow
 from perdure.errors import LeaseLost
+from perdure.storage.liveness import Liveness
 from perdure.storage.sqlite.database import Database, connect
 from perdure.storage.sqlite.failures import storage_error
-from perdure.storage.sqlite.liveness import Liveness
 
 
 class SqliteWorkers:

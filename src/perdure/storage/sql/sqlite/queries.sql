@@ -77,7 +77,8 @@ ORDER BY run_number LIMIT 100;
 -- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
 UPDATE runs SET state = CASE WHEN :state = 'needs_attention' AND cancel_requested THEN 'cancelled'
                              ELSE :state END,
-                output = :output, problem = :problem, holder = NULL, finished_at = :now
+                output = :output, problem = :problem, problem_code = :problem_code,
+                holder = NULL, finished_at = :now
 WHERE run_id = :run_id AND holder = :holder AND generation = :generation
 RETURNING run_number, state;
 
@@ -238,13 +239,13 @@ RETURNING piece_number;
 
 -- name: read_pieces
 -- The pieces of an input, from the last one up to the root.
-WITH RECURSIVE chain (piece_number, parent, packing, data, depth) AS (
-  SELECT piece_number, parent, packing, data, 0 FROM pieces WHERE piece_number = :piece
+WITH RECURSIVE chain (digest, parent, packing, data, depth) AS (
+  SELECT digest, parent, packing, data, 0 FROM pieces WHERE piece_number = :piece
   UNION ALL
-  SELECT pieces.piece_number, pieces.parent, pieces.packing, pieces.data, chain.depth + 1
+  SELECT pieces.digest, pieces.parent, pieces.packing, pieces.data, chain.depth + 1
   FROM pieces JOIN chain ON pieces.piece_number = chain.parent
 )
-SELECT packing, data FROM chain ORDER BY depth DESC;
+SELECT digest, packing, data FROM chain ORDER BY depth DESC;
 
 -- name: read_receipt
 -- One receipt as it stands.
@@ -316,7 +317,7 @@ VALUES (:operation_key, :version, :attempt, :decision, :by, :why, :now);
 -- Make a run wait for a worker again that waits for a person's word on an effect.
 UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL, cancel_requested = 0
 WHERE run_id = :run_id AND state = 'needs_attention'
-AND json_extract(CAST(problem AS TEXT), '$.code') = 'EffectAmbiguous';
+AND problem_code = 'EffectAmbiguous';
 
 -- name: list_decisions
 -- What people decided about one effect, oldest first.
