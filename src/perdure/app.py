@@ -15,11 +15,11 @@ from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.store import RunRow, RunState, RunStore
 from perdure.engine.worker import WorkerOptions
-from perdure.errors import EngineClosed, InvalidFunction, StorageMissing
+from perdure.errors import EngineClosed, InvalidFunction
 from perdure.functions import declared_of
 from perdure.observe import Observer
 from perdure.ports import Ports, Probe, no_probe
-from perdure.urls import open_storage, path_of
+from perdure.urls import location_of
 
 F = TypeVar("F", bound=Function)
 I = TypeVar("I")  # noqa: E741
@@ -29,8 +29,9 @@ T = TypeVar("T")
 class App:
     """Run functions and the place where their runs live; the only wiring there is.
 
-    `url` is `sqlite:///runs.db` for a file in the current folder, or `sqlite:////var/lib/runs.db`
-    for an absolute path. `async with app:` opens the store and executes runs; `app.connect()`
+    `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for an
+    absolute path, or `postgresql://user@host:5432/database` for a schema `perdure` there, or
+    another one with `?schema=name`. `async with app:` opens the store and executes runs; `app.connect()`
     opens it only to start runs and look at them.
 
     `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
@@ -59,12 +60,13 @@ class App:
         self._known = KnownEffects()
         for function in effects:
             self._known.learn(*_effect_of(function))
-        self._path = path_of(url)
+        self._location = location_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or no_probe
         self._registry = Registry()
         self._engine: Engine | None = None
+        self._opening = False
 
     def run(self, *bare: Never, version: int = 0, name: str | None = None) -> Callable[[F], F]:
         """Register an `async def f(context)` or `async def f(context, input)` as a run function.
@@ -191,11 +193,7 @@ class App:
 
         Without `create` there has to be one: raises `StorageMissing`.
         """
-        if not create and not self._path.exists():
-            raise StorageMissing(
-                f"there is no database at {self._path}; check the URL, or start a run to make one"
-            )
-        await self._open(work=False)
+        await self._open(work=False, create=create)
         try:
             yield self
         finally:
@@ -267,31 +265,36 @@ class App:
         """
         return await self.engine.erase(run_id, by=by, why=why, rewrite=rewrite)
 
-    async def _open(self, *, work: bool, only_started: bool = False) -> None:
-        if self._engine is not None:
+    async def _open(self, *, work: bool, only_started: bool = False, create: bool = True) -> None:
+        if self._engine is not None or self._opening:
             raise EngineClosed("the App is open already; open it once a process")
-        store = self._open_store()
-        # Threads of their own: operations that wait must not keep the loop's others waiting.
-        threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
-        ports = Ports(
-            store, self._clock, self.observer, self._probe, threads, self.audit, self._known
-        )
-        # Set before the first await, so that two that open it at once do not both succeed.
-        self._engine = engine = Engine(store, ports, self._registry, self.worker)
+        self._opening = True
         try:
-            await engine.open(work=work, only_started=only_started)
-        except BaseException:
-            self._engine = None
-            await engine.close()
-            raise
+            engine = await self._make_engine(create=create)
+            try:
+                await engine.open(work=work, only_started=only_started)
+            except BaseException:
+                await engine.close()
+                raise
+            self._engine = engine
+        finally:
+            self._opening = False
 
     async def _close(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.close()
 
-    def _open_store(self) -> RunStore:
-        return open_storage(self.url, self._clock, self.observer, self._busy_seconds, self._probe)
+    async def _make_engine(self, *, create: bool) -> Engine:
+        store: RunStore = await self._location.open(
+            self._clock, self.observer, self._busy_seconds, self._probe, create=create
+        )
+        # Threads of their own: operations that wait must not keep the loop's others waiting.
+        threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
+        ports = Ports(
+            store, store.clock, self.observer, self._probe, threads, self.audit, self._known
+        )
+        return Engine(store, ports, self._registry, self.worker)
 
 
 def _effect_of(function: Callable[..., Any]) -> tuple[str, EffectDeclaration]:

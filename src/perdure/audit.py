@@ -15,7 +15,7 @@ import msgspec
 from perdure.clock import Clock, SystemClock
 from perdure.effects.audit import AuditValue, allowed
 from perdure.errors import EngineClosed, StorageError, StorageFull, StorageReadOnly
-from perdure.urls import open_audit, path_of
+from perdure.urls import location_of
 
 # For reading too: whoever opens the file looks at how it ends.
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
@@ -138,7 +138,7 @@ class AuditFile:
 
 
 class AuditTable:
-    """Keeps audit records in the table `audit` of a SQLite file, which may hold the runs too.
+    """Keeps audit records in the table `audit` of a database, which may hold the runs too.
 
     Opened by its first use, for the event loop of that use, and closed by `close`.
     """
@@ -147,8 +147,11 @@ class AuditTable:
         self.url = url
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
-        path_of(url)  # a malformed URL is refused here, and not at the first use
+        self._location = location_of(
+            url
+        )  # a malformed URL is refused here, and not at the first use
         self._table: Any = None
+        self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def write(self, facts: Mapping[str, AuditValue]) -> None:
@@ -156,13 +159,13 @@ class AuditTable:
 
         Durable when it returns: the record, fsynced. If it raises: nothing was written.
         """
-        await self._ready().append(allowed(facts))
+        await (await self._ready()).append(allowed(facts))
 
     async def read(
         self, operation_key: str | None = None, limit: int = 100
     ) -> list[dict[str, AuditValue]]:
         """Return records, of one effect or of all, the newest first; each begins with `at`."""
-        rows = self._ready().read(operation_key, limit)
+        rows = await (await self._ready()).read(operation_key, limit)
         return [{"at": _instant(at), **facts} for at, facts in rows]
 
     async def close(self) -> None:
@@ -172,17 +175,18 @@ class AuditTable:
         if table is not None:
             await table.close()
 
-    def _ready(self) -> Any:
+    async def _ready(self) -> Any:
         loop = asyncio.get_running_loop()
         if self._loop not in {None, loop}:
             raise EngineClosed(
                 "this audit was opened in another event loop: close it there, or open another one"
                 " for this loop"
             )
-        if self._table is None:
-            self._table = open_audit(self.url, self._clock, self._busy_seconds)
-            self._loop = loop
-        return self._table
+        async with self._opening:
+            if self._table is None:
+                self._table = await self._location.open_audit(self._clock, self._busy_seconds)
+                self._loop = loop
+            return self._table
 
 
 def _instant(seconds: float) -> str:

@@ -18,9 +18,8 @@
     │   ├── RunErased, NotErasable                       what it held is gone, or cannot go yet
     │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
     ├── StorageError          the place where runs live
-    │   ├── InvalidUrl, MissingExtra, SchemaTooNew
-    │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt,
-    │       KeyUnavailable
+    │   ├── InvalidUrl, MissingExtra, SchemaTooNew, KeyUnavailable
+    │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
     └── CommandError          what was typed on the command line cannot be done
 
 Three signals are not errors of the program and derive from `BaseException`, so that an
@@ -187,12 +186,9 @@ class EffectAmbiguous(EffectError):
         self.target = target
         self.why = why
         self.needs_person = needs_person
-        advice = (
-            "; do not repeat it"
-            if not needs_person
-            else f". Look at the target, then settle it as this shows: perdure effects show"
-            f" {operation_key}"
-        )
+        advice = "; do not repeat it"
+        if needs_person:
+            advice = f". Look at the target, then settle it: perdure effects show {operation_key}"
         super().__init__(
             f"the effect {operation_key} on {target!r} may have been applied: {why}{advice}"
         )
@@ -272,7 +268,10 @@ class RunFailed(RunError):
         self.type_name = type_name
         self.message = message
         self.traceback = traceback
-        super().__init__(f"run {run_id} failed with {type_name}: {message}")
+        super().__init__(
+            f"run {run_id} failed with {type_name}: {message}; `perdure resume {run_id}` lets it go"
+            " on once its cause is mended"
+        )
 
 
 class RunCancelled(RunError):
@@ -314,10 +313,7 @@ class NotInRun(RunError):
 
 
 class ForeignTask(RunError):
-    """A task used a context of another one, and would race with it for the numbers of operations.
-
-    Give each task its own `context.branch(name)`.
-    """
+    """A task used the context of another one: give each its own `context.branch(name)`."""
 
 
 class EngineClosed(RunError):
@@ -357,8 +353,7 @@ class StorageCorrupt(StorageError):
 
 
 class KeyUnavailable(StorageError):
-    """A value is encrypted with a key that was not given, or encryption was asked for and cannot
-    be done."""
+    """A value is encrypted with a key that was not given, or one is to be and cannot be."""
 
 
 class SchemaTooNew(StorageError):

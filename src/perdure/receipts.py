@@ -24,13 +24,12 @@ from perdure.errors import (
     LeaseLost,
     StaleDecision,
     StorageError,
-    StorageMissing,
     UnknownEffect,
 )
 from perdure.home import Home
 from perdure.observe import Observer
 from perdure.ports import Probe, no_probe
-from perdure.urls import open_storage, path_of
+from perdure.urls import location_of
 from perdure.wording import printable
 
 _POLL_SECONDS: Final = 0.02
@@ -68,9 +67,10 @@ class ReceiptStore:
         self._lease_seconds = lease_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or no_probe
+        self._opens = (self._clock, self.observer, busy_seconds, self._probe)
         self._audit = audit
-        self._busy_seconds = busy_seconds
-        self._path = path_of(url)  # a malformed URL is refused here, and not at the first use
+        # A malformed URL is refused here, and not at the first use.
+        self._location = location_of(url)
         self._create = create
         self._storage: Any = None
         self._guard: Guard | None = None
@@ -268,11 +268,8 @@ class ReceiptStore:
         async with self._opening:
             self._home.enter()
             if self._storage is None:
-                if not self._create and not self._path.exists():
-                    raise StorageMissing(f"there is no database at {self._path}; check the URL")
-                self._storage = open_storage(
-                    self.url, self._clock, self.observer, self._busy_seconds, self._probe
-                )
+                self._storage = await self._location.open(*self._opens, create=self._create)
+                self._clock = self._storage.clock
             if self._guard is None:
                 self._guard = Guard(
                     self._storage, self, self._clock, self.observer, self._probe, self._audit

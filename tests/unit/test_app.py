@@ -19,7 +19,7 @@ from tests.harness import RUN, app_on, attempts, finish, run
     [
         ("runs.db", "is not a URL that perdure can open"),
         ("sqlite://runs.db", "is 'sqlite:///' and a path"),
-        ("postgresql://host/db", "is not a URL that perdure can open"),
+        ("mysql://host/db", "is not a URL that perdure can open"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///runs.db?mode=ro", "names no file"),

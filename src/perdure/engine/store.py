@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from perdure.clock import Clock
 from perdure.fence import Fence
 from perdure.ports import Store
 
@@ -195,8 +196,11 @@ class RunStore(Store, Protocol):
     """The port through which the engine keeps runs and their owners.
 
     A worker's ownership is timed by a clock that all workers of the store share and that no
-    process can set. Every write of a run names its fence in the WHERE clause.
+    process can set. Every write of a run names its fence in the WHERE clause. `clock` is the one
+    that the instants in this store are of.
     """
+
+    clock: Clock
 
     async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
         """Write a run unless its id exists; with `holder`, claim it in the same transaction.

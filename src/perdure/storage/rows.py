@@ -18,6 +18,9 @@ from perdure.storage.receipt_rows import move_of
 from perdure.storage.vault import SEALED, OpenVault, Vault
 from perdure.wording import printable
 
+VANISHED: Final = "its worker is gone"
+"""What statements write as the problem of an attempt, by themselves and so in the open."""
+
 _SIGN: Final = 1 << 63
 _RANGE: Final = 1 << 64
 
@@ -213,7 +216,7 @@ class Rows:
         for name in ("exhausted", "earlier_unknown", "residual_duplicate_risk"):
             fields[name] = bool(fields[name])
         fields["payload"] = self._unseal(fields["payload"], f"the answer of effect {key}")
-        if (problem := fields["problem"]) is not None:
+        if (problem := fields["problem"]) not in {None, VANISHED}:
             fields["problem"] = self.vault.unseal_text(problem, f"the problem of effect {key}")
         return Receipt(**fields)
 

@@ -28,7 +28,7 @@ class SqliteAudit:
             lambda connection: self._db.run(connection, "append_audit", row), "audit.append"
         )
 
-    def read(
+    async def read(
         self, operation_key: str | None, limit: int
     ) -> list[tuple[float, dict[str, AuditValue]]]:
         """Return records with the wall time of each, the newest first; None means of any effect."""

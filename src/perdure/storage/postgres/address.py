@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from perdure.errors import InvalidUrl
+
+DEFAULT_SCHEMA: Final = "perdure"
+
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+class Address:
+    """Where a PostgreSQL database is: what libpq makes of the URL, and the schema in it.
+
+    `?schema=name` in the URL names the schema, `perdure` without; the rest is libpq's.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        self.schema = dict(options).get("schema", DEFAULT_SCHEMA)
+        if not _SCHEMA.fullmatch(self.schema):
+            raise InvalidUrl(
+                f"{self.schema!r} cannot be the schema: it is up to 40 lowercase letters, digits"
+                " and underscores, and begins with no digit"
+            )
+        rest = urlencode([pair for pair in options if pair[0] != "schema"], quote_via=quote)
+        try:
+            known: dict[str, Any] = conninfo_to_dict(
+                urlunsplit(parts._replace(scheme="postgresql", query=rest))
+            )
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            raise InvalidUrl(
+                f"the URL is not one of PostgreSQL ({said}): write"
+                " postgresql://user@host:5432/database"
+            ) from None
+        known.setdefault("application_name", "perdure")
+        known.setdefault("connect_timeout", 10)
+        known.setdefault("keepalives_idle", 30)
+        known.setdefault("tcp_user_timeout", 30_000)
+        self.conninfo = make_conninfo(**known)
+        host = known.get("host") or known.get("hostaddr") or "localhost"
+        self.shown = f"{host}:{known.get('port') or 5432}/{known.get('dbname') or ''}"
+
+    def named(self, sql: str) -> str:
+        """Return a statement that names this schema."""
+        if self.schema == DEFAULT_SCHEMA:
+            return sql
+        return re.sub(r"\bperdure\b(?=\.|;|$)", self.schema, sql)

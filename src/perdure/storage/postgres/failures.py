@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg import errors
+from psycopg_pool import PoolTimeout
+
+from perdure.errors import (
+    StorageBusy,
+    StorageCorrupt,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+)
+
+_LOST: Final = (
+    "08",  # the connection failed
+    "57P01",  # the server shuts down
+    "57P02",
+    "57P03",  # the server starts up
+    "53300",  # it has too many connections
+    "25006",  # it became a standby: another one takes over
+    "25P03",  # it waited for too long in a transaction
+)
+_CROSSED: Final = (
+    "40001",  # another transaction was faster
+    "40P01",  # a deadlock was broken
+    "55P03",  # a lock was not to be had
+)
+_UNPREPARED: Final = (
+    "26000",  # the prepared statement is unknown on this connection
+    "42P05",  # or known under another meaning
+    "0A000",  # or its result has another shape since a migration
+)
+
+
+class PieceGone(StorageError):
+    """A piece that a record's input begins with is not there (any more)."""
+
+
+def passes(error: psycopg.Error) -> bool:
+    """Tell whether the same statements may succeed when they are sent again."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state.startswith(_LOST + _CROSSED + _UNPREPARED)
+
+
+def unprepared(error: psycopg.Error) -> bool:
+    """Tell whether a statement failed because its connection has another server behind it now."""
+    return (error.sqlstate or "").startswith(_UNPREPARED)
+
+
+def storage_error(error: psycopg.Error, waited_seconds: float = 0.0) -> StorageError:
+    """Return what an error of PostgreSQL means, and what to do about it."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    known = _known(error, said)
+    if known is not None:
+        return known
+    if isinstance(error, PoolTimeout):
+        return StorageBusy(
+            f"no connection to the database was to be had for {waited_seconds:.0f} seconds: check"
+            " that the server of the URL runs, and how many connections it allows"
+        )
+    if passes(error):
+        return StorageBusy(
+            f"the database server could not be used for {waited_seconds:.0f} seconds ({said}):"
+            " check that it runs at the host and port of the URL; what was acknowledged is safe"
+        )
+    return StorageError(f"the database failed: {error.sqlstate or type(error).__name__}: {said}")
+
+
+def _known(error: psycopg.Error, said: str) -> StorageError | None:
+    if isinstance(error, errors.DiskFull):
+        return StorageFull(
+            f"the disk of the database server is full ({said}); what was acknowledged is safe: make"
+            " room, and waiting runs go on by themselves"
+        )
+    if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
+        return StorageReadOnly(
+            f"the database refuses to write ({said}): the user of the URL needs to own the schema,"
+            " on a primary server"
+        )
+    if isinstance(error, errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName):
+        return StorageError(f"the database server refuses the user or database of the URL: {said}")
+    if isinstance(error, errors.ForeignKeyViolation):
+        return PieceGone(f"the database no longer holds what an input begins with: {said}")
+    if isinstance(error, errors.DataCorrupted | errors.IndexCorrupted):
+        return StorageCorrupt(f"the database is damaged ({said}): restore it from a backup")
+    return None

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from psycopg import AsyncConnection
+
+from perdure.errors import SchemaTooNew, StorageError, StorageMissing, StorageReadOnly
+from perdure.storage.postgres.address import Address
+from perdure.storage.queries import load_migrations
+
+Connection = AsyncConnection[tuple[Any, ...]]
+
+_OLDEST_SERVER: Final = 130000
+
+
+async def check_server(connection: Connection, sql: Mapping[str, bytes], shown: str) -> float:
+    """Check that a server keeps what it acknowledges; return its wall time.
+
+    Raises `StorageReadOnly` for a standby, and `StorageError` for one that is too old, is not in
+    UTF-8, or acknowledges what is not on the disk yet.
+    """
+    if connection.info.server_version < _OLDEST_SERVER:
+        raise StorageError(
+            f"the server at {shown} is PostgreSQL {connection.info.server_version // 10000}:"
+            " perdure needs 13 or newer"
+        )
+    row = await (await connection.execute(sql["server"])).fetchone()
+    assert row is not None
+    _, synchronous, fsync, encoding, _, now, standby = row
+    if standby:
+        raise StorageReadOnly(f"the server at {shown} is a standby: use the URL of the primary")
+    if encoding != "UTF8":
+        raise StorageError(
+            f"the database at {shown} is encoded in {encoding}: create one with ENCODING 'UTF8'"
+        )
+    for name, value in (("synchronous_commit", synchronous), ("fsync", fsync)):
+        if value == "off":
+            raise StorageError(
+                f"{name} is off at {shown}, so a crash of the server loses what it acknowledged:"
+                f" turn it on, for instance with ALTER DATABASE … SET {name} = on"
+            )
+    return float(now)
+
+
+async def migrate(
+    connection: Connection,
+    sql: Mapping[str, bytes],
+    address: Address,
+    probe: Callable[[str], None],
+    *,
+    create: bool,
+) -> None:
+    """Bring the schema up to this release's version.
+
+    Safe when several processes open the database at once: all of it is one transaction behind an
+    advisory lock. Raises `SchemaTooNew` for a schema of a newer release, and without `create`
+    `StorageMissing` where there is none; neither is changed.
+    """
+    migrations = load_migrations("postgres")
+    newest = migrations[-1][0]
+    version = await _version(connection, sql, address)
+    if version == 0 and not create:
+        raise StorageMissing(
+            f"there is no schema {address.schema!r} at {address.shown}: check the URL, or start a"
+            " run to make one"
+        )
+    if version < newest:
+        async with connection.transaction():
+            await connection.execute(sql["lock_migrations"])
+            version = await _version(connection, sql, address)
+            if version == 0:
+                await connection.execute(sql["create_schema"])
+                await connection.execute(sql["create_migrations"])
+            for number, script in migrations:
+                if number > version:
+                    # Without parameters, so that a script may hold several statements.
+                    await connection.execute(address.named(script).encode())
+                    await connection.execute(sql["note_migration"], {"version": number})
+            probe(f"commit.begin migrate {newest}")
+        probe(f"commit.done migrate {newest}")
+    if version > newest:
+        raise SchemaTooNew(
+            f"the schema {address.schema!r} at {address.shown} has version {version} and this"
+            f" release of perdure knows {newest}: upgrade perdure on this machine"
+        )
+
+
+async def _version(connection: Connection, sql: Mapping[str, bytes], address: Address) -> int:
+    names = {"schema": address.schema, "table": f"{address.schema}.migrations"}
+    row = await (await connection.execute(sql["has_schema"], names)).fetchone()
+    assert row is not None
+    if not row[1]:
+        return 0
+    row = await (await connection.execute(sql["schema_version"])).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from perdure.engine.store import (
+    AttemptRow,
+    ClaimedRun,
+    NewRun,
+    OperationRow,
+    RunEnd,
+    RunRow,
+    RunState,
+    StartedRun,
+)
+from perdure.errors import RunErased, StorageError, UnknownRun
+from perdure.fence import Fence
+from perdure.storage.postgres.database import Database
+from perdure.storage.postgres.hints import Hints
+from perdure.storage.postgres.lane import Lane
+from perdure.storage.rows import fence_row, served_names, started, unsigned
+
+_START_COLUMNS: Final = {
+    "run_id": "text",
+    "function": "text",
+    "version": "bigint",
+    "holder": "text",
+    "token": "bytea",
+    "created_at": "double",
+    "input_sha256": "bytea",
+    "input": "bytea",
+}
+
+
+class PostgresRuns:
+    """The runs of one PostgreSQL schema and their claims."""
+
+    hints: Hints
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._starting = Lane(database, "start_runs", _START_COLUMNS)
+
+    async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
+        """Write a run unless its id exists; with `holder`, claim it in the same transaction.
+
+        Durable when it returns: the run and its claim, fsynced.
+        If it raises: a `StorageError`; after a `StorageBusy`, nobody knows whether it was written.
+        """
+        token = secrets.token_bytes(8)
+        row = {**self._db.rows.new_run(run, holder), "token": token}
+        size = len(row["input"])
+        found = await self._starting.send(row, "start_run", key=run.run_id, size=size)
+        if found is None:
+            # There was one, or this one was written by a try whose answer was lost.
+            found = await self._db.read_row("started_before", run_id=run.run_id, token=token)
+        if found is None:
+            existing = await self.read_run(run.run_id)
+            if existing is None:
+                raise StorageError(f"run {run.run_id} was neither written nor is it there")
+            return StartedRun(existing, created=False, claimed=None)
+        (owner,) = found
+        if owner is None:
+            self.hints.tell()
+            row = self._db.rows.new_run(run, None)
+            return StartedRun(started(run, row), created=True, claimed=None)
+        claimed = ClaimedRun(
+            Fence(run.run_id, owner, 1),
+            run.function,
+            run.version,
+            run.input_json,
+            run.created_at,
+            recovered=False,
+        )
+        return StartedRun(started(run, row), created=True, claimed=claimed)
+
+    async def claim_runs(
+        self,
+        holder: str,
+        served: Sequence[tuple[str, int]],
+        limit: int,
+        only: Sequence[str] | None = None,
+    ) -> Sequence[ClaimedRun]:
+        """Take up to `limit` waiting runs that are served, oldest first; of `only`, if given.
+
+        Durable when it returns: the claims, fsynced.
+        """
+        wanted = {"served": served_names(served), "only": None if only is None else [*only]}
+        if await self._db.read("any_waiting", **wanted) == [(False,)]:
+            return []
+        row = {
+            **wanted,
+            "holder": holder,
+            "limit": limit,
+            "now": self._db.clock.now(),
+            "token": secrets.token_bytes(8),
+        }
+        found = await self._db.write("claim_runs", row, "claim_runs", before="claimed_before")
+        claims: list[ClaimedRun] = []
+        for run_id, generation, function, version, stored, started_at in found:
+            fence = Fence(run_id, holder, generation)
+            input_json = self._db.rows.run_input(run_id, stored)
+            claims.append(
+                ClaimedRun(fence, function, version, input_json, started_at, generation > 1)
+            )
+        return claims
+
+    async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
+        """Write how a run ended, give up its ownership, and return the state that it has now.
+
+        A run that would need attention is cancelled instead where somebody asked for that.
+
+        Durable when it returns: the end, fsynced.
+        If it raises: `LeaseLost` (nothing was written) or a `StorageError`.
+        """
+        row = self._db.rows.run_end(fence, end, self._db.clock.now())
+        found = await self._db.write("end_run", row, "end_run", before="ended_before")
+        if not found:
+            raise self._db.fenced_off(fence.run_id)
+        self.hints.tell()
+        return RunState(found[0][0])
+
+    async def release_run(self, fence: Fence) -> None:
+        """Give a run back unfinished, for any worker to go on with.
+
+        Durable when it returns: the release, fsynced. Does nothing when the fence does not hold.
+        """
+        row = {**fence_row(fence), "now": self._db.clock.now()}
+        await self._db.write("release_run", row, "release_run")
+        self.hints.tell()
+
+    async def request_cancel(self, run_id: str) -> RunRow | None:
+        """Cancel a run that nobody executes, or ask its worker to; None for an unknown run.
+
+        Durable when it returns: the cancellation or the request, fsynced.
+        """
+        return await self._change("cancel_run", run_id)
+
+    async def resume_run(self, run_id: str) -> RunRow | None:
+        """Make a run that needs attention wait for a worker again; None for an unknown run.
+
+        Durable when it returns: the new state, fsynced.
+        """
+        return await self._change("resume_run", run_id)
+
+    async def read_cancels(self, holder: str) -> Sequence[str]:
+        """Return the runs of a worker whose end was asked for."""
+        return [run_id for (run_id,) in await self._db.read("read_cancels", holder=holder)]
+
+    async def read_run(self, run_id: str) -> RunRow | None:
+        """Return a run, or None when there is none of that id."""
+        row = await self._db.read_row("read_run", run_id=run_id)
+        return None if row is None else self._run(row)
+
+    async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
+        """Return those of the runs that are neither waiting for a worker nor executed."""
+        return await self._list("read_settled", run_ids=[*run_ids])
+
+    async def read_run_input(self, run_id: str) -> bytes:
+        """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
+        row = await self._db.read_row("read_run_input", run_id=run_id)
+        if row is None:
+            raise UnknownRun(f"there is no run {run_id!r}")
+        document, by, why = row
+        if by is not None:
+            raise RunErased(run_id, by=by, why=why)
+        return self._db.rows.run_input(run_id, document)
+
+    async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
+        """Return the newest runs, newest first."""
+        wanted = None if state is None else state.value
+        return await self._list("list_runs", state=wanted, limit=limit)
+
+    async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
+        """Return what a run has recorded, in the order it was recorded."""
+        rows = await self._db.read("list_operations", run_id=run_id)
+        return [OperationRow(row[0], unsigned(row[1]), *row[2:]) for row in rows]
+
+    async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
+        """Return the claims of a run, oldest first."""
+        return [AttemptRow(*row) for row in await self._db.read("list_attempts", run_id=run_id)]
+
+    async def count_runs(self) -> Mapping[RunState, int]:
+        """Return how many runs are in each state; every state is there."""
+        counts = dict(await self._db.read("count_runs"))
+        return {state: counts.get(state.value, 0) for state in RunState}
+
+    async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
+        """Return waiting runs whose function or version is not among `served`."""
+        return await self._list("unserved", served=served_names(served))
+
+    async def close_runs(self) -> None:
+        """Write what waits."""
+        await self._starting.close()
+
+    async def _change(self, name: str, run_id: str) -> RunRow | None:
+        await self._db.write(name, {"run_id": run_id, "now": self._db.clock.now()}, name)
+        self.hints.tell()
+        return await self.read_run(run_id)
+
+    async def _list(self, name: str, **parameters: Any) -> list[RunRow]:
+        return [self._run(row) for row in await self._db.read(name, **parameters)]
+
+    def _run(self, row: tuple[Any, ...]) -> RunRow:
+        return self._db.rows.run(row[:-1])

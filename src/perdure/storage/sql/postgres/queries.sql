@@ -1,0 +1,761 @@
+-- Every statement that the PostgreSQL driver runs, by name.
+-- Transactions are READ COMMITTED. A statement that waits for a row looks at it again, so what may
+-- be taken from its owner is locked by who relies on it: a run's row for what the run writes, and a
+-- worker's row for what the worker claims. Locks are taken in this order: worker, run, receipt.
+-- A statement of many rows gets each column as an array, and returns the place of each row in them.
+
+-- name: server
+-- What the driver has to know of a server: its settings, its database and its clock.
+SELECT current_setting('server_version'), current_setting('synchronous_commit'),
+       current_setting('fsync'), current_setting('server_encoding'),
+       current_database(), extract(epoch FROM clock_timestamp())::double precision,
+       pg_is_in_recovery();
+
+-- name: time
+-- The server's clock.
+SELECT extract(epoch FROM clock_timestamp())::double precision;
+
+-- name: has_schema
+-- Whether the schema is there.
+SELECT to_regnamespace(%(schema)s) IS NOT NULL, to_regclass(%(table)s) IS NOT NULL;
+
+-- name: lock_migrations
+-- Wait for whoever else migrates this database, until the end of the transaction.
+SELECT pg_advisory_xact_lock(8097870264746635621);
+
+-- name: create_schema
+-- Make the schema.
+CREATE SCHEMA IF NOT EXISTS perdure;
+
+-- name: create_migrations
+-- Make the table that knows the version of the schema.
+CREATE TABLE IF NOT EXISTS perdure.migrations (
+  version integer PRIMARY KEY,
+  applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- name: schema_version
+-- The version of the schema, 0 for an empty one.
+SELECT COALESCE(max(version), 0) FROM perdure.migrations;
+
+-- name: note_migration
+-- Note that a migration was made.
+INSERT INTO perdure.migrations (version) VALUES (%(version)s);
+
+-- name: notify
+-- Tell every process that listens that something has changed.
+SELECT pg_notify(%(channel)s, %(payload)s);
+
+-- name: start_runs
+-- Write runs whose ids are not taken; claimed by their holders where those still stand.
+WITH input AS (
+  SELECT * FROM unnest(
+    %(run_id)s::text[], %(function)s::text[], %(version)s::bigint[], %(holder)s::text[],
+    %(token)s::bytea[], %(created_at)s::double precision[], %(input_sha256)s::bytea[],
+    %(input)s::bytea[]
+  ) WITH ORDINALITY AS input (run_id, function, version, holder, token, created_at, input_sha256,
+                              input, place)
+), standing AS MATERIALIZED (
+  SELECT holder FROM perdure.workers WHERE holder = ANY(%(holder)s::text[]) AND gone = 0 FOR SHARE
+), created AS (
+  INSERT INTO perdure.runs (run_id, function, version, state, holder, generation, created_at,
+                            started_at, input_sha256, input)
+  SELECT input.run_id, input.function, input.version,
+         CASE WHEN standing.holder IS NULL THEN 'pending' ELSE 'running' END,
+         standing.holder, CASE WHEN standing.holder IS NULL THEN 0 ELSE 1 END, input.created_at,
+         CASE WHEN standing.holder IS NOT NULL THEN input.created_at END, input.input_sha256,
+         input.input
+  FROM input LEFT JOIN standing ON standing.holder = input.holder
+  ON CONFLICT (run_id) DO NOTHING
+  RETURNING run_number, run_id, holder
+), noted AS (
+  INSERT INTO perdure.attempts (run_number, generation, holder, token, claimed_at)
+  SELECT created.run_number, 1, created.holder, input.token, input.created_at
+  FROM created JOIN input ON input.run_id = created.run_id WHERE created.holder IS NOT NULL
+)
+SELECT input.place, created.holder FROM created JOIN input ON input.run_id = created.run_id;
+
+-- name: started_before
+-- Whether a run was written and claimed by the caller itself, whose connection was lost meanwhile.
+SELECT runs.holder FROM perdure.runs AS runs
+JOIN perdure.attempts AS attempts
+  ON attempts.run_number = runs.run_number AND attempts.generation = 1
+WHERE runs.run_id = %(run_id)s AND attempts.token = %(token)s
+AND runs.generation = 1 AND runs.holder = attempts.holder;
+
+-- name: read_run
+-- One run as it stands.
+SELECT * FROM perdure.runs_read WHERE run_id = %(run_id)s;
+
+-- name: read_settled
+-- Those of the runs that no worker will go on with by itself.
+SELECT * FROM perdure.runs_read
+WHERE run_id = ANY(%(run_ids)s::text[]) AND state NOT IN ('pending', 'running');
+
+-- name: read_run_input
+-- The exact input of a run, unless it was erased.
+SELECT input, erased_by, erased_why FROM perdure.runs WHERE run_id = %(run_id)s;
+
+-- name: list_runs
+-- The newest runs, newest first; no state means any.
+SELECT * FROM perdure.runs_read
+WHERE %(state)s::text IS NULL OR state = %(state)s::text
+ORDER BY run_number DESC LIMIT %(limit)s;
+
+-- name: count_runs
+-- How many runs are in each state that has any.
+SELECT state, count(*) FROM perdure.runs GROUP BY state;
+
+-- name: any_waiting
+-- Whether any run waits for a worker that serves what is served.
+SELECT EXISTS (SELECT 1 FROM perdure.runs WHERE state = 'pending'
+               AND function || '@' || version = ANY(%(served)s::text[])
+               AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[])));
+
+-- name: claim_runs
+-- Take the oldest waiting runs that this worker can serve and nobody else is taking.
+WITH standing AS MATERIALIZED (
+  SELECT holder FROM perdure.workers WHERE holder = %(holder)s AND gone = 0 FOR SHARE
+), waiting AS MATERIALIZED (
+  SELECT run_number FROM perdure.runs WHERE state = 'pending'
+  AND function || '@' || version = ANY(%(served)s::text[])
+  AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[]))
+  AND EXISTS (SELECT 1 FROM standing)
+  ORDER BY run_number LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE perdure.runs AS runs SET state = 'running', holder = %(holder)s,
+                                  generation = runs.generation + 1,
+                                  started_at = COALESCE(runs.started_at, %(now)s)
+  FROM waiting WHERE runs.run_number = waiting.run_number
+  RETURNING runs.run_number, runs.run_id, runs.generation, runs.function, runs.version, runs.input,
+            runs.started_at
+), noted AS (
+  INSERT INTO perdure.attempts (run_number, generation, holder, token, claimed_at)
+  SELECT run_number, generation, %(holder)s, %(token)s, %(now)s FROM claimed
+)
+SELECT run_id, generation, function, version, input, started_at FROM claimed ORDER BY run_number;
+
+-- name: claimed_before
+-- The runs of a claim that was made by the caller itself, whose connection was lost meanwhile.
+SELECT runs.run_id, runs.generation, runs.function, runs.version, runs.input, runs.started_at
+FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
+  ON runs.run_number = attempts.run_number AND runs.generation = attempts.generation
+WHERE attempts.holder = %(holder)s AND attempts.token = %(token)s AND attempts.ended_at IS NULL
+AND runs.holder = %(holder)s ORDER BY runs.run_number;
+
+-- name: unserved
+-- Waiting runs that no served function can continue, oldest first.
+SELECT * FROM perdure.runs_read WHERE state = 'pending'
+AND function || '@' || version <> ALL(%(served)s::text[])
+ORDER BY run_number LIMIT 100;
+
+-- name: lock_run
+-- Keep others from changing a run until the end of the transaction.
+SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s FOR UPDATE;
+
+-- name: end_run
+-- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
+WITH ended AS (
+  UPDATE perdure.runs SET
+    state = CASE WHEN %(state)s = 'needs_attention' AND cancel_requested THEN 'cancelled'
+                 ELSE %(state)s END,
+    output = %(output)s::bytea, problem = %(problem)s::bytea,
+    problem_code = %(problem_code)s::text, holder = NULL, finished_at = %(now)s
+  WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
+  RETURNING run_number, state
+), noted AS (
+  UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = ended.state,
+         executed = %(executed)s, replayed = %(replayed)s
+  FROM ended WHERE attempts.run_number = ended.run_number
+  AND attempts.generation = %(generation)s
+)
+SELECT state FROM ended;
+
+-- name: ended_before
+-- How the caller itself ended a run, whose connection was lost meanwhile.
+SELECT attempts.ending FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
+  ON runs.run_number = attempts.run_number
+WHERE runs.run_id = %(run_id)s AND attempts.generation = %(generation)s
+AND attempts.holder = %(holder)s AND attempts.ending NOT IN ('lost', 'released');
+
+-- name: release_run
+-- Give a run back for any worker; a run whose cancellation was asked for is cancelled.
+WITH released AS (
+  UPDATE perdure.runs SET holder = NULL,
+    state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'pending' END,
+    finished_at = CASE WHEN cancel_requested THEN %(now)s::double precision END
+  WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
+  RETURNING run_number
+)
+UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = 'released'
+FROM released WHERE attempts.run_number = released.run_number
+AND attempts.generation = %(generation)s;
+
+-- name: cancel_run
+-- Cancel a run that nobody executes, or flag one that somebody does.
+UPDATE perdure.runs SET cancel_requested = true,
+  state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+  finished_at = CASE WHEN state = 'running' THEN finished_at ELSE %(now)s END
+WHERE run_id = %(run_id)s AND state IN ('pending', 'running', 'needs_attention');
+
+-- name: resume_run
+-- Make a run that failed or needs attention wait for a worker again, unless it was erased.
+UPDATE perdure.runs SET state = 'pending', problem = NULL, problem_code = NULL,
+  finished_at = NULL, cancel_requested = false
+WHERE run_id = %(run_id)s AND state IN ('needs_attention', 'failed') AND erased_at IS NULL;
+
+-- name: insert_worker
+-- Make a worker known, with its lease.
+INSERT INTO perdure.workers (holder, name, host, machine, pid, lease_seconds, lease_until,
+                             started_at)
+VALUES (%(holder)s, %(name)s, %(host)s, %(machine)s, %(pid)s, %(lease_seconds)s,
+        extract(epoch FROM clock_timestamp()) + %(lease_seconds)s, %(now)s)
+ON CONFLICT (holder) DO NOTHING;
+
+-- name: renew_worker
+-- Extend a worker's lease over all of its runs, unless the lease was taken from it.
+UPDATE perdure.workers
+SET lease_until = extract(epoch FROM clock_timestamp()) + %(lease_seconds)s
+WHERE holder = %(holder)s AND gone = 0
+RETURNING extract(epoch FROM clock_timestamp())::double precision;
+
+-- name: held_runs
+-- The runs that a worker owns.
+SELECT run_id, generation, cancel_requested FROM perdure.runs WHERE holder = %(holder)s;
+
+-- name: read_cancels
+-- The runs of a worker whose end was asked for.
+SELECT run_id FROM perdure.runs WHERE holder = %(holder)s AND cancel_requested;
+
+-- name: other_workers
+-- The other workers that nobody has found gone, and whether their leases have ended.
+SELECT holder, machine, lease_until < extract(epoch FROM clock_timestamp())
+FROM perdure.workers WHERE gone = 0 AND holder <> %(holder)s;
+
+-- name: impatient
+-- Wait for locks of others only for a moment, until the end of the transaction.
+SET LOCAL lock_timeout = '500ms';
+
+-- name: end_worker
+-- Mark a worker gone, 2 if its process has ended; one that lives only if its lease has ended.
+UPDATE perdure.workers SET gone = CASE WHEN %(dead)s AND %(ending)s = 'lost' THEN 2 ELSE 1 END
+WHERE holder = %(holder)s AND gone = 0
+AND (%(dead)s OR lease_until < extract(epoch FROM clock_timestamp()));
+
+-- name: end_attempts_of
+-- Note that the claims of a gone worker ended.
+UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = %(ending)s
+FROM perdure.workers AS workers
+WHERE attempts.holder = %(holder)s AND attempts.ended_at IS NULL
+AND workers.holder = attempts.holder AND workers.gone > 0;
+
+-- name: release_runs_of
+-- Give back every run of a gone worker.
+UPDATE perdure.runs SET holder = NULL,
+  state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'pending' END,
+  finished_at = CASE WHEN cancel_requested THEN %(now)s::double precision END
+WHERE holder = %(holder)s;
+
+-- name: list_workers
+-- Every worker that is not gone, with how many runs it holds.
+SELECT holder, name, pid, host, machine,
+       lease_until >= extract(epoch FROM clock_timestamp()), started_at,
+       (SELECT count(*) FROM perdure.runs AS runs WHERE runs.holder = workers.holder)
+FROM perdure.workers AS workers WHERE gone = 0 ORDER BY worker_number;
+
+-- name: list_attempts
+-- The claims of a run, oldest first.
+SELECT attempts.generation, attempts.holder, COALESCE(workers.name, ''),
+       COALESCE(workers.pid, 0), attempts.claimed_at, attempts.ended_at, attempts.ending,
+       attempts.executed, attempts.replayed
+FROM perdure.attempts AS attempts JOIN perdure.runs AS runs USING (run_number)
+LEFT JOIN perdure.workers AS workers ON workers.holder = attempts.holder
+WHERE runs.run_id = %(run_id)s ORDER BY attempts.generation;
+
+-- name: append_records
+-- Write records under the fences of their runs, with the pieces that their inputs add, and end the
+-- delays that some of them stand for. What is there already is not written again.
+WITH input AS (
+  SELECT * FROM unnest(
+    %(run_id)s::text[], %(holder)s::text[], %(generation)s::bigint[], %(step_id)s::text[],
+    %(sequence)s::bigint[], %(kind)s::text[], %(handler_id)s::text[], %(input_sha256)s::bytea[],
+    %(input_bytes)s::bigint[], %(status)s::text[], %(attempt)s::bigint[], %(nested)s::boolean[],
+    %(started_at)s::double precision[], %(finished_at)s::double precision[],
+    %(input_piece)s::bytea[], %(input_packing)s::bigint[], %(input_tail)s::bytea[],
+    %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[], %(payload)s::bytea[]
+  ) WITH ORDINALITY AS input (run_id, holder, generation, step_id, sequence, kind, handler_id,
+                              input_sha256, input_bytes, status, attempt, nested, started_at,
+                              finished_at, input_piece, input_packing, input_tail,
+                              payload_packing, payload_bytes, payload, place)
+), owned AS MATERIALIZED (
+  SELECT input.place, runs.run_number FROM input JOIN perdure.runs AS runs
+    ON runs.run_id = input.run_id AND runs.holder = input.holder
+    AND runs.generation = input.generation
+  FOR SHARE OF runs
+), kept AS (
+  INSERT INTO perdure.pieces (digest, parent, packing, data)
+  SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
+                       %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+  ON CONFLICT (digest) DO NOTHING
+), written AS (
+  INSERT INTO perdure.records (run_number, step_id, sequence, kind, handler_id, input_sha256,
+                               input_bytes, status, attempt, generation, nested, started_at,
+                               finished_at, input_piece, input_packing, input_tail,
+                               payload_packing, payload_bytes, payload)
+  SELECT owned.run_number, input.step_id, input.sequence, input.kind, input.handler_id,
+         input.input_sha256, input.input_bytes, input.status, input.attempt, input.generation,
+         input.nested, input.started_at, input.finished_at, input.input_piece,
+         input.input_packing, input.input_tail, input.payload_packing, input.payload_bytes,
+         input.payload
+  FROM input JOIN owned ON owned.place = input.place
+  ON CONFLICT (run_number, step_id, sequence) DO NOTHING
+  RETURNING run_number, step_id, sequence
+), ended AS (
+  DELETE FROM perdure.timers AS timers USING input, owned
+  WHERE owned.place = input.place AND input.kind = 'retry_delay'
+  AND timers.run_number = owned.run_number AND timers.step_id = input.step_id
+  AND timers.sequence = input.sequence
+)
+SELECT input.place, written.run_number IS NOT NULL
+FROM owned JOIN input ON input.place = owned.place LEFT JOIN written
+  ON written.run_number = owned.run_number AND written.step_id = input.step_id
+  AND written.sequence = input.sequence;
+
+-- name: settle_records
+-- Move receipts and write the records that go with them, both or neither, under the runs' fences.
+WITH input AS (
+  SELECT * FROM unnest(
+    %(run_id)s::text[], %(holder)s::text[], %(generation)s::bigint[], %(step_id)s::text[],
+    %(sequence)s::bigint[], %(kind)s::text[], %(handler_id)s::text[], %(input_sha256)s::bytea[],
+    %(input_bytes)s::bigint[], %(status)s::text[], %(attempt)s::bigint[], %(nested)s::boolean[],
+    %(started_at)s::double precision[], %(finished_at)s::double precision[],
+    %(input_packing)s::bigint[], %(input_tail)s::bytea[],
+    %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[], %(payload)s::bytea[],
+    %(operation_key)s::text[], %(effect_attempt)s::bigint[], %(effect_generation)s::bigint[],
+    %(state)s::text[], %(sources)s::text[], %(answer)s::bytea[], %(problem)s::text[],
+    %(stopped)s::boolean[], %(risk)s::boolean[], %(now)s::double precision[]
+  ) WITH ORDINALITY AS input (run_id, holder, generation, step_id, sequence, kind, handler_id,
+                              input_sha256, input_bytes, status, attempt, nested, started_at,
+                              finished_at, input_packing, input_tail, payload_packing,
+                              payload_bytes, payload, operation_key, effect_attempt,
+                              effect_generation, state, sources, answer, problem, stopped, risk,
+                              now, place)
+), owned AS MATERIALIZED (
+  SELECT input.place, runs.run_number FROM input JOIN perdure.runs AS runs
+    ON runs.run_id = input.run_id AND runs.holder = input.holder
+    AND runs.generation = input.generation
+  FOR SHARE OF runs
+), moved AS (
+  UPDATE perdure.receipts AS receipts SET
+    state = input.state, version = receipts.version + 1, payload = input.answer,
+    problem = input.problem, settled_at = input.now, lookup_holder = NULL,
+    lookup_at = CASE WHEN input.state = 'ambiguous' THEN input.now END,
+    resend_after = CASE WHEN input.stopped
+                        THEN least(COALESCE(receipts.resend_after,
+                                            input.now + receipts.settle_seconds),
+                                   input.now + receipts.settle_seconds)
+                        ELSE receipts.resend_after END,
+    residual_duplicate_risk = receipts.residual_duplicate_risk OR input.risk
+  FROM input JOIN owned ON owned.place = input.place
+  WHERE receipts.operation_key = input.operation_key
+  AND receipts.attempt = input.effect_attempt AND receipts.generation = input.effect_generation
+  AND position('|' || receipts.state || '|' IN input.sources) > 0
+  RETURNING input.place, receipts.*
+), written AS (
+  INSERT INTO perdure.records (run_number, step_id, sequence, kind, handler_id, input_sha256,
+                               input_bytes, status, attempt, generation, nested, started_at,
+                               finished_at, input_packing, input_tail, payload_packing,
+                               payload_bytes, payload)
+  SELECT owned.run_number, input.step_id, input.sequence, input.kind, input.handler_id,
+         input.input_sha256, input.input_bytes, input.status, input.attempt, input.generation,
+         input.nested, input.started_at, input.finished_at,
+         input.input_packing, input.input_tail, input.payload_packing, input.payload_bytes,
+         input.payload
+  FROM input JOIN owned ON owned.place = input.place JOIN moved ON moved.place = input.place
+)
+SELECT owned.place, moved.operation_key, moved.run_id, moved.idempotency_key, moved.target,
+       moved.ordinal, moved.support, moved.arguments_sha256, moved.state, moved.attempt,
+       moved.holder, moved.generation, moved.version, moved.payload, moved.problem,
+       moved.first_claimed_at, moved.claimed_at, moved.settled_at, moved.settle_seconds,
+       moved.resend_after, moved.lookups, moved.lookup_at, moved.lookup_holder, moved.exhausted,
+       moved.earlier_unknown, moved.residual_duplicate_risk, moved.decided_by, moved.decided_why,
+       moved.handler_id
+FROM owned LEFT JOIN moved ON moved.place = owned.place;
+
+-- name: recorded_before
+-- Whether the caller itself wrote a record, whose connection was lost meanwhile.
+SELECT EXISTS (SELECT 1 FROM perdure.records AS records JOIN perdure.runs AS runs
+                 ON runs.run_number = records.run_number
+               WHERE runs.run_id = %(run_id)s AND records.step_id = %(step_id)s
+               AND records.sequence = %(sequence)s AND records.generation = %(generation)s
+               AND records.attempt = %(attempt)s AND records.input_sha256 = %(input_sha256)s
+               AND records.started_at = %(started_at)s
+               AND records.finished_at = %(finished_at)s);
+
+-- name: known_pieces
+-- Those of some pieces that are there.
+SELECT digest FROM perdure.pieces WHERE digest = ANY(%(digests)s::bytea[]);
+
+-- name: begin_timer
+-- Note that a delay has begun, under the run's fence.
+WITH owned AS MATERIALIZED (
+  SELECT run_number FROM perdure.runs
+  WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s FOR SHARE
+), begun AS (
+  INSERT INTO perdure.timers (run_number, step_id, sequence, kind, handler_id, input_sha256,
+                              input, wake_at)
+  SELECT run_number, %(step_id)s, %(sequence)s, %(kind)s, %(handler_id)s, %(input_sha256)s,
+         %(input)s, %(wake_at)s FROM owned
+  ON CONFLICT (run_number, step_id, sequence) DO NOTHING
+)
+SELECT 1 FROM owned;
+
+-- name: read_records
+-- All that a run recorded, in no order; a payload over the largest comes as null.
+SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, finished_at, nested,
+       payload_packing, CASE WHEN payload_bytes <= %(largest)s THEN payload END
+FROM perdure.records
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s);
+
+-- name: read_timers
+-- The delays that a run has under way.
+SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at FROM perdure.timers
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s);
+
+-- name: read_begun
+-- The effects of a run that were begun, and may have been applied, without a record.
+SELECT idempotency_key, ordinal, operation_key FROM perdure.receipts
+WHERE run_id = %(run_id)s AND (state IN ('in_flight', 'ambiguous')
+                               OR (state = 'completed' AND payload IS NOT NULL));
+
+-- name: read_payload
+-- The payload of one record.
+SELECT payload_packing, payload FROM perdure.records
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND step_id = %(step_id)s AND sequence = %(sequence)s;
+
+-- name: read_input
+-- Where the input of one record stands.
+SELECT input_piece, input_packing, input_tail, input_sha256 FROM perdure.records
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND step_id = %(step_id)s AND sequence = %(sequence)s;
+
+-- name: read_pieces
+-- The pieces of an input, from the root down to the last one.
+WITH RECURSIVE chain (digest, parent, packing, data, depth) AS (
+  SELECT digest, parent, packing, data, 0 FROM perdure.pieces WHERE digest = %(piece)s
+  UNION ALL
+  SELECT pieces.digest, pieces.parent, pieces.packing, pieces.data, chain.depth + 1
+  FROM perdure.pieces AS pieces JOIN chain ON pieces.digest = chain.parent
+)
+SELECT digest, packing, data FROM chain ORDER BY depth DESC;
+
+-- name: list_operations
+-- What a run recorded, in that order, with sizes.
+SELECT step_id, sequence, kind, handler_id, input_sha256, status, input_bytes, payload_bytes,
+       attempt, generation, started_at, finished_at
+FROM perdure.records
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+ORDER BY record_number;
+
+-- name: read_receipt
+-- One receipt as it stands.
+SELECT * FROM perdure.receipts_read WHERE operation_key = %(operation_key)s;
+
+-- name: read_token
+-- The token of the claim that made a receipt's last attempt.
+SELECT token FROM perdure.receipts WHERE operation_key = %(operation_key)s;
+
+-- name: read_tombstone
+-- What is left of an erased receipt.
+SELECT state, erased_by, erased_why FROM perdure.tombstones
+WHERE operation_key = %(operation_key)s;
+
+-- name: owns
+-- Whether an owner still is one: its worker is not gone and, in a run, the run is still its own.
+SELECT EXISTS (SELECT 1 FROM perdure.workers WHERE holder = %(holder)s AND gone = 0)
+AND (%(generation)s = 0
+     OR EXISTS (SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s AND holder = %(holder)s
+                AND generation = %(generation)s));
+
+-- name: insert_receipts
+-- Begin the first attempts of effects, unless one was begun before, its receipt was erased, or its
+-- owner no longer is one.
+WITH input AS (
+  SELECT * FROM unnest(
+    %(operation_key)s::text[], %(run_id)s::text[], %(idempotency_key)s::text[],
+    %(target)s::text[], %(ordinal)s::bigint[], %(support)s::text[],
+    %(arguments_sha256)s::bytea[], %(holder)s::text[], %(generation)s::bigint[],
+    %(token)s::bytea[], %(now)s::double precision[], %(settle_seconds)s::double precision[],
+    %(resend_after)s::double precision[], %(handler_id)s::text[]
+  ) WITH ORDINALITY AS input (operation_key, run_id, idempotency_key, target, ordinal, support,
+                              arguments_sha256, holder, generation, token, now, settle_seconds,
+                              resend_after, handler_id, place)
+), begun AS (
+  INSERT INTO perdure.receipts (operation_key, run_id, idempotency_key, target, ordinal, support,
+                                arguments_sha256, state, attempt, holder, generation, token,
+                                version, first_claimed_at, claimed_at, settle_seconds,
+                                resend_after, handler_id)
+  SELECT input.operation_key, input.run_id, input.idempotency_key, input.target, input.ordinal,
+         input.support, input.arguments_sha256, 'in_flight', 1, input.holder, input.generation,
+         input.token, 1, input.now, input.now, input.settle_seconds, input.resend_after,
+         input.handler_id
+  FROM input
+  WHERE NOT EXISTS (SELECT 1 FROM perdure.tombstones AS tombstones
+                    WHERE tombstones.operation_key = input.operation_key)
+  AND EXISTS (SELECT 1 FROM perdure.workers AS workers
+              WHERE workers.holder = input.holder AND gone = 0)
+  AND (input.generation = 0
+       OR EXISTS (SELECT 1 FROM perdure.runs AS runs
+                  WHERE runs.run_id = input.run_id AND runs.holder = input.holder
+                  AND runs.generation = input.generation))
+  ON CONFLICT (operation_key) DO NOTHING
+  RETURNING operation_key
+)
+SELECT input.place FROM begun JOIN input ON input.operation_key = begun.operation_key;
+
+-- name: begin_attempt
+-- Begin another attempt, if the receipt is still the one that was seen.
+UPDATE perdure.receipts SET
+  state = 'in_flight', attempt = attempt + 1, holder = %(holder)s, generation = %(generation)s,
+  token = %(token)s, version = version + 1, payload = NULL, support = %(support)s,
+  claimed_at = %(now)s, settled_at = NULL, problem = NULL, settle_seconds = %(settle_seconds)s,
+  resend_after = %(resend_after)s, lookups = 0, lookup_at = NULL, lookup_holder = NULL,
+  exhausted = false,
+  earlier_unknown = %(unknown)s OR %(risk)s OR residual_duplicate_risk,
+  residual_duplicate_risk = residual_duplicate_risk OR %(risk)s
+WHERE operation_key = %(operation_key)s AND state = %(state)s AND attempt = %(attempt)s
+AND generation = %(seen_generation)s AND version = %(version)s
+AND arguments_sha256 = %(arguments_sha256)s
+AND EXISTS (SELECT 1 FROM perdure.workers WHERE holder = %(holder)s AND gone = 0)
+AND (%(generation)s = 0
+     OR EXISTS (SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s AND holder = %(holder)s
+                AND generation = %(generation)s));
+
+-- name: settle_receipt
+-- Move the receipt of one attempt; the sources are the states that the move may start from.
+UPDATE perdure.receipts SET
+  state = %(state)s, version = version + 1, payload = %(payload)s::bytea,
+  problem = %(problem)s::text, settled_at = %(now)s, lookup_holder = NULL,
+  lookup_at = CASE WHEN %(state)s = 'ambiguous' THEN %(now)s::double precision END,
+  resend_after = CASE WHEN %(stopped)s
+                      THEN least(COALESCE(resend_after, %(now)s + settle_seconds),
+                                 %(now)s + settle_seconds)
+                      ELSE resend_after END,
+  residual_duplicate_risk = residual_duplicate_risk OR %(risk)s,
+  decided_by = COALESCE(%(by)s::text, decided_by), decided_why = COALESCE(%(why)s::text, decided_why)
+WHERE operation_key = %(operation_key)s AND attempt = %(attempt)s
+AND generation = %(generation)s AND position('|' || state || '|' IN %(sources)s) > 0
+AND (%(version)s::bigint IS NULL OR version = %(version)s::bigint)
+RETURNING run_id;
+
+-- name: insert_decision
+-- Keep what a person decided about one attempt, on which version of its receipt.
+INSERT INTO perdure.decisions (operation_key, version, attempt, decision, decided_by, decided_why,
+                               decided_at)
+VALUES (%(operation_key)s, %(version)s, %(attempt)s, %(decision)s, %(by)s, %(why)s, %(now)s);
+
+-- name: decided_before
+-- Whether the caller itself wrote a decision, whose connection was lost meanwhile.
+SELECT EXISTS (SELECT 1 FROM perdure.decisions
+               WHERE operation_key = %(operation_key)s AND version = %(version)s
+               AND decision = %(decision)s AND decided_by = %(by)s AND decided_why = %(why)s
+               AND decided_at = %(now)s);
+
+-- name: free_run
+-- Make a run wait for a worker again that waits for a person's word on an effect.
+UPDATE perdure.runs SET state = 'pending', problem = NULL, problem_code = NULL,
+  finished_at = NULL, cancel_requested = false
+WHERE run_id = %(run_id)s AND state = 'needs_attention' AND problem_code = 'EffectAmbiguous';
+
+-- name: list_decisions
+-- What people decided about one effect, oldest first.
+SELECT operation_key, attempt, version, decision, decided_by, decided_why, decided_at
+FROM perdure.decisions WHERE operation_key = %(operation_key)s ORDER BY version;
+
+-- name: mark_duplicate
+-- Note that an attempt was applied after a later one had begun at a target that knows no keys.
+UPDATE perdure.receipts SET residual_duplicate_risk = true, version = version + 1
+WHERE operation_key = %(operation_key)s AND attempt > %(attempt)s AND NOT residual_duplicate_risk
+AND support <> 'idempotent';
+
+-- name: doubt_vanished
+-- Doubt what is in flight although its owner is gone; no key means any.
+-- Nothing more comes from a process that has ended.
+UPDATE perdure.receipts AS receipts SET
+  state = 'ambiguous', version = version + 1, problem = 'its worker is gone', settled_at = %(now)s,
+  lookup_at = %(now)s, lookup_holder = NULL,
+  resend_after = CASE WHEN EXISTS (SELECT 1 FROM perdure.workers AS workers
+                                   WHERE workers.holder = receipts.holder AND gone = 2)
+                      THEN least(COALESCE(resend_after, %(now)s + settle_seconds),
+                                 %(now)s + settle_seconds)
+                      ELSE resend_after END
+WHERE state IN ('in_flight', 'ambiguous') AND state = 'in_flight'
+AND (%(operation_key)s::text IS NULL OR operation_key = %(operation_key)s::text)
+AND NOT (EXISTS (SELECT 1 FROM perdure.workers AS workers
+                 WHERE workers.holder = receipts.holder AND gone = 0)
+         AND (receipts.generation = 0
+              OR EXISTS (SELECT 1 FROM perdure.runs AS runs
+                         WHERE runs.run_id = receipts.run_id AND runs.holder = receipts.holder
+                         AND runs.generation = receipts.generation)))
+RETURNING operation_key;
+
+-- name: claim_lookup
+-- Take the right to ask about an ambiguous attempt for a while, unless it is too early or another
+-- has it; the right of a worker that is gone is free.
+UPDATE perdure.receipts AS receipts SET
+  lookup_holder = %(holder)s, lookup_at = %(until)s, version = version + 1
+WHERE operation_key = %(operation_key)s AND state = 'ambiguous' AND attempt = %(attempt)s
+AND generation = %(generation)s AND NOT exhausted
+AND (lookup_at <= %(now)s
+     OR (lookup_holder IS NOT NULL
+         AND NOT EXISTS (SELECT 1 FROM perdure.workers AS workers
+                         WHERE workers.holder = receipts.lookup_holder AND gone = 0)))
+RETURNING 1;
+
+-- name: end_lookup
+-- Give the right back after an answer that settled nothing.
+UPDATE perdure.receipts SET
+  lookup_holder = NULL, lookup_at = %(ask_again_at)s, version = version + 1,
+  lookups = lookups + %(unanswered)s::int,
+  exhausted = lookups + %(unanswered)s::int >= %(limit)s
+WHERE operation_key = %(operation_key)s AND state = 'ambiguous' AND attempt = %(attempt)s
+AND generation = %(generation)s AND version = %(version)s
+RETURNING 1;
+
+-- name: list_receipts
+-- The newest receipts.
+SELECT * FROM perdure.receipts_read ORDER BY receipt_number DESC LIMIT %(limit)s;
+
+-- name: list_receipts_of
+-- The newest receipts of one run.
+SELECT * FROM perdure.receipts_read WHERE run_id = %(run_id)s
+ORDER BY receipt_number DESC LIMIT %(limit)s;
+
+-- name: list_ambiguous
+-- The newest receipts of which nobody knows; no run means any.
+SELECT * FROM perdure.receipts_read WHERE state IN ('in_flight', 'ambiguous')
+AND state = 'ambiguous' AND (%(run_id)s::text IS NULL OR run_id = %(run_id)s::text)
+ORDER BY receipt_number DESC LIMIT %(limit)s;
+
+-- name: list_due
+-- Ambiguous receipts whose targets can be asked now, by those handlers that know how.
+SELECT * FROM perdure.receipts_read WHERE state IN ('in_flight', 'ambiguous')
+AND state = 'ambiguous' AND lookup_at <= %(now)s AND NOT exhausted
+AND support = 'outcome_queryable' AND handler_id = ANY(%(handler_ids)s::text[])
+ORDER BY lookup_at LIMIT %(limit)s;
+
+-- name: match_receipts
+-- Receipts whose operation key begins with a prefix; no character of a key comes after '~'.
+SELECT * FROM perdure.receipts_read
+WHERE operation_key >= %(prefix)s AND operation_key < %(prefix)s || '~'
+ORDER BY operation_key LIMIT %(limit)s;
+
+-- name: newest_receipt
+-- The number of the newest receipt, or 0.
+SELECT COALESCE(max(receipt_number), 0) FROM perdure.receipts;
+
+-- name: list_changeable
+-- Receipts that may still change: the open ones, then the newest others. A completed one does if an
+-- earlier attempt of it reports that it was applied too.
+SELECT * FROM perdure.receipts_read WHERE state <> 'completed'
+OR (attempt > 1 AND support <> 'idempotent' AND NOT residual_duplicate_risk)
+ORDER BY (state IN ('in_flight', 'ambiguous')) DESC, receipt_number DESC LIMIT %(limit)s;
+
+-- name: changed_receipts
+-- Receipts after a number, and those known ones that have another version now.
+SELECT * FROM perdure.receipts_read WHERE receipt_number IN (
+  SELECT receipt_number FROM perdure.receipts WHERE receipt_number > %(after)s
+  UNION
+  SELECT receipt_number FROM unnest(%(keys)s::text[], %(versions)s::bigint[]) AS seen (key, version)
+  JOIN perdure.receipts AS receipts ON operation_key = seen.key
+  WHERE receipts.version <> seen.version)
+ORDER BY receipt_number LIMIT %(limit)s;
+
+-- name: append_audit
+-- Keep one audit record.
+INSERT INTO perdure.audit (at, operation_key, operation_target_ref, operation_support,
+                           operation_state, operation_first_execution,
+                           operation_replay_suppressed, operation_reconciliation_required,
+                           operation_reconciliation_exhausted,
+                           operation_residual_duplicate_risk)
+VALUES (%(at)s, %(operation_key)s, %(operation_target_ref)s, %(operation_support)s,
+        %(operation_state)s, %(operation_first_execution)s, %(operation_replay_suppressed)s,
+        %(operation_reconciliation_required)s, %(operation_reconciliation_exhausted)s,
+        %(operation_residual_duplicate_risk)s);
+
+-- name: list_audit
+-- The newest audit records of all effects.
+SELECT at, operation_key, operation_target_ref, operation_support, operation_state,
+       operation_first_execution, operation_replay_suppressed, operation_reconciliation_required,
+       operation_reconciliation_exhausted, operation_residual_duplicate_risk
+FROM perdure.audit ORDER BY audit_number DESC LIMIT %(limit)s;
+
+-- name: read_audit
+-- The newest audit records of one effect.
+SELECT at, operation_key, operation_target_ref, operation_support, operation_state,
+       operation_first_execution, operation_replay_suppressed, operation_reconciliation_required,
+       operation_reconciliation_exhausted, operation_residual_duplicate_risk
+FROM perdure.audit WHERE operation_key = %(operation_key)s
+ORDER BY audit_number DESC LIMIT %(limit)s;
+
+-- name: find_erasable
+-- What erasing needs to know of a run, which nobody else may change meanwhile.
+SELECT run_number, state FROM perdure.runs WHERE run_id = %(run_id)s FOR UPDATE;
+
+-- name: open_keys_of
+-- The keys of the receipts of a run of which something may still come.
+SELECT operation_key FROM perdure.receipts
+WHERE state IN ('in_flight', 'ambiguous') AND run_id = %(run_id)s ORDER BY receipt_number;
+
+-- name: mark_erased
+-- Put the tombstone of a run, which takes what the run was given and what it came to with it.
+UPDATE perdure.runs SET erased_at = %(now)s, erased_by = %(by)s, erased_why = %(why)s,
+  erasing = true, input = '', output = NULL, problem = NULL
+WHERE run_id = %(run_id)s AND state IN ('completed', 'failed', 'cancelled') AND erased_at IS NULL;
+
+-- name: note_erasing
+-- Note whether anything of an erased run is left.
+UPDATE perdure.runs SET erasing = %(left)s
+WHERE run_number = %(run_number)s AND erasing <> %(left)s;
+
+-- name: erase_timers
+-- Forget the delays that a run had under way.
+DELETE FROM perdure.timers WHERE run_number = %(run_number)s;
+
+-- name: erase_records
+-- Delete some records of a run; return the pieces that their inputs ended with.
+DELETE FROM perdure.records WHERE record_number IN (
+  SELECT record_number FROM perdure.records WHERE run_number = %(run_number)s
+  ORDER BY step_id, sequence LIMIT %(limit)s)
+RETURNING input_piece;
+
+-- name: erase_pieces
+-- Delete those of some pieces that nobody needs; return what they hang below.
+DELETE FROM perdure.pieces AS pieces WHERE digest IN (
+  SELECT digest FROM perdure.pieces WHERE digest = ANY(%(digests)s::bytea[])
+  ORDER BY digest FOR UPDATE SKIP LOCKED)
+AND NOT EXISTS (SELECT 1 FROM perdure.pieces AS child WHERE child.parent = pieces.digest)
+AND NOT EXISTS (SELECT 1 FROM perdure.records WHERE input_piece = pieces.digest)
+RETURNING parent;
+
+-- name: bury_receipts
+-- Put tombstones in the place of some receipts of a run that are settled; return how many.
+WITH erased AS (
+  DELETE FROM perdure.receipts WHERE receipt_number IN (
+    SELECT receipt_number FROM perdure.receipts
+    WHERE run_id = %(run_id)s AND state IN ('completed', 'failed') LIMIT %(limit)s)
+  RETURNING operation_key, state
+)
+INSERT INTO perdure.tombstones (operation_key, state, erased_at, erased_by, erased_why)
+SELECT operation_key, state, %(now)s, %(by)s, %(why)s FROM erased
+RETURNING operation_key;
+
+-- name: sizes
+-- How large the tables of this schema are, in bytes, and how many dead rows they hold.
+SELECT relname, pg_total_relation_size(relid), n_dead_tup
+FROM pg_stat_user_tables WHERE schemaname = %(schema)s ORDER BY relname;
+
+-- name: vacuum_full
+-- Write every table anew that holds what users gave.
+VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, perdure.timers;
