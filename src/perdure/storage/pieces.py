@@ -11,15 +11,25 @@ from perdure.errors import StorageCorrupt
 
 PLAIN: Final = 0
 DEFLATED: Final = 1
+FRAMED: Final = 2
+"""Flags the rest of a document that has something before its first piece, too."""
 
+_WORTH_SHARING_BYTES: Final = 4096
+_LEAST_PIECE_BYTES: Final = 512
+_DEEPEST: Final = 8
+_HEAD_LENGTH_BYTES: Final = 4
 _WORTH_PACKING_BYTES: Final = 256
 _LEVEL: Final = 1
 
 
-class Beginning(msgspec.Struct, frozen=True, gc=False):
-    """A beginning of an input: its last part, and the digest of all of it up to there.
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
-    Equal digests mean equal beginnings, so inputs that begin alike share their pieces.
+
+class Beginning(msgspec.Struct, frozen=True, gc=False):
+    """A beginning of a document: its last part, and the digest of all of it up to there.
+
+    Equal digests mean equal beginnings, so documents that begin alike share their pieces.
     """
 
     digest: bytes
@@ -27,12 +37,22 @@ class Beginning(msgspec.Struct, frozen=True, gc=False):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A document, the cuts in it, its newest beginnings, and what follows the last cut."""
+    """A document, the cuts in it, its newest beginnings, and what no piece holds.
+
+    That is what follows the last cut and, where the pieces do not begin with the document, what
+    comes before the first of them; `head` is None otherwise.
+    """
 
     document: bytes
     cuts: tuple[int, ...]
     newest: list[Beginning]
     tail: bytes
+    head: bytes | None = None
+
+    @property
+    def last(self) -> bytes | None:
+        """The digest that names the last piece, or None when there are none."""
+        return self.newest[-1].digest if self.newest else None
 
 
 def split(document: bytes, cuts: tuple[int, ...], digests: tuple[bytes, ...]) -> Split:
@@ -48,17 +68,83 @@ def split(document: bytes, cuts: tuple[int, ...], digests: tuple[bytes, ...]) ->
     return Split(document, cuts, newest, document[cuts[-1] :])
 
 
-def beginnings(document: bytes, cuts: Sequence[int]) -> list[Beginning]:
-    """Return every beginning of a document that ends at one of the first cuts."""
+def carve(document: bytes) -> Split:
+    """Split a large JSON document at elements of the longest list in it.
+
+    What is passed on from run to run grows at the end of a list, for instance a conversation: the
+    same elements then give the same pieces, whatever stands before and after them.
+    """
+    start, cuts = _longest_list(document) if len(document) > _WORTH_SHARING_BYTES else (0, ())
+    if not cuts:
+        return Split(document, (), [], document)
+    newest = beginnings(document, cuts, start)
+    return Split(document, cuts, newest, document[cuts[-1] :], document[:start])
+
+
+def _longest_list(document: bytes) -> tuple[int, tuple[int, ...]]:
+    """Return where the first element of a document's longest list is, and cuts behind others."""
+    start, inner = 0, document
+    try:
+        for _ in range(_DEEPEST):
+            if inner.startswith(b"["):
+                elements = [bytes(element) for element in _elements.decode(inner)]
+                longest = max(elements, key=len, default=b"")
+                if 2 * len(longest) < len(inner):
+                    return start + 1, _cuts(document, start + 1, elements)
+            elif inner.startswith(b"{"):
+                longest = max(map(bytes, _members.decode(inner).values()), key=len, default=b"")
+            else:
+                break
+            start += inner.index(longest)
+            inner = longest
+    except (msgspec.MsgspecError, ValueError):
+        pass  # it is not JSON as perdure writes it, and is kept as a whole
+    return 0, ()
+
+
+def _cuts(document: bytes, start: int, elements: Sequence[bytes]) -> tuple[int, ...]:
+    cuts: list[int] = []
+    begin = end = start
+    for element in elements:
+        end += len(element) + 1
+        if document[end - 1 : end] not in {b",", b"]"}:
+            return ()
+        if end - begin >= _LEAST_PIECE_BYTES:
+            # In front of the comma, which is no bracket yet where the list goes on.
+            cuts.append(end - 1)
+            begin = end
+    return tuple(cuts)
+
+
+def beginnings(document: bytes, cuts: Sequence[int], start: int = 0) -> list[Beginning]:
+    """Return every beginning of a document, from `start`, that ends at one of the first cuts."""
     running = hashlib.sha256()
     found: list[Beginning] = []
-    begin = 0
+    begin = start
     for end in cuts:
         part = document[begin:end]
         running.update(part)
         found.append(Beginning(running.digest(), part))
         begin = end
     return found
+
+
+def pack_rest(whole: Split) -> tuple[int, bytes]:
+    """Return what no piece of a document holds, as the store keeps it."""
+    if whole.head is None:
+        return pack(whole.tail)
+    length = len(whole.head).to_bytes(_HEAD_LENGTH_BYTES, "big")
+    packing, data = pack(length + whole.head + whole.tail)
+    return packing | FRAMED, data
+
+
+def unpack_rest(packing: int, data: bytes) -> tuple[bytes, bytes]:
+    """Return what comes before the pieces of a document, and what follows them."""
+    rest = unpack(packing & ~FRAMED, data)
+    if not packing & FRAMED:
+        return b"", rest
+    end = _HEAD_LENGTH_BYTES + int.from_bytes(rest[:_HEAD_LENGTH_BYTES], "big")
+    return rest[_HEAD_LENGTH_BYTES:end], rest[end:]
 
 
 def pack(data: bytes) -> tuple[int, bytes]:

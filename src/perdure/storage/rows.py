@@ -13,7 +13,16 @@ from perdure.engine.store import NewRun, RunEnd, RunProblem, RunRow, RunState, T
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome
-from perdure.storage.pieces import PLAIN, pack, unpack
+from perdure.storage.pieces import (
+    PLAIN,
+    Split,
+    carve,
+    pack,
+    pack_rest,
+    split,
+    unpack,
+    unpack_rest,
+)
 from perdure.storage.receipt_rows import move_of
 from perdure.storage.vault import SEALED, OpenVault, Vault
 from perdure.wording import printable
@@ -39,8 +48,12 @@ class Rows:
 
     # --- runs ---
 
-    def new_run(self, run: NewRun, holder: str | None) -> dict[str, Any]:
-        """Return the row of a new run, claimed by `holder` unless that is None."""
+    def new_run(self, run: NewRun, holder: str | None, whole: Split) -> dict[str, Any]:
+        """Return the row of a new run, claimed by `holder` unless that is None.
+
+        `whole` is its input in pieces and a rest.
+        """
+        packing, rest = pack_rest(whole)
         claimed = holder is not None
         return {
             "run_id": run.run_id,
@@ -52,33 +65,37 @@ class Rows:
             "created_at": run.created_at,
             "started_at": run.created_at if claimed else None,
             "input_sha256": hashlib.sha256(run.input_json).digest(),
-            "input": self.vault.seal(run.input_json, _input_of(run.run_id)),
+            "input_packing": packing,
+            "input_piece": None,
+            "input": self.vault.seal(rest, input_of(run_named(run.run_id))),
         }
 
-    def run_input(self, run_id: str, stored: bytes) -> bytes:
-        """Return the input of a run."""
-        return self.vault.unseal(bytes(stored), _input_of(run_id))
+    def run_end(self, fence: Fence, end: RunEnd, now: float, whole: Split | None) -> dict[str, Any]:
+        """Return how a run ended, as the parameters of the statement that writes it.
 
-    def run_end(self, fence: Fence, end: RunEnd, now: float) -> dict[str, Any]:
-        """Return how a run ended, as the parameters of the statement that writes it."""
+        `whole` is its output in pieces and a rest, or None when it has none.
+        """
+        packing, rest = (PLAIN, None) if whole is None else pack_rest(whole)
         problem = None if end.problem is None else msgspec.json.encode(end.problem)
         return {
             **fence_row(fence),
             "state": end.state.value,
-            "output": self._seal(end.output_json, f"the output of run {fence.run_id}"),
-            "problem": self._seal(problem, f"the problem of run {fence.run_id}"),
+            "output_packing": packing,
+            "output_piece": None,
+            "output": self._seal(rest, output_of(fence.run_id)),
+            "problem": self._seal(problem, f"the problem of {run_named(fence.run_id)}"),
             "problem_code": None if end.problem is None else end.problem.code,
+            "doubted": end.doubted,
             "executed": end.executed,
             "replayed": end.replayed,
             "now": now,
         }
 
-    def run(self, row: Sequence[Any]) -> RunRow:
-        """Return a run as it stands."""
+    def run(self, row: Sequence[Any], output: bytes | None) -> RunRow:
+        """Return a run as it stands, with its output put together."""
         *head, created_at, started_at, finished_at, erased_at, by, why, erasing = row
-        run_id, function, version, state, digest, holder, generation, cancel, output, problem = head
-        output = self._unseal(output, f"the output of run {run_id}")
-        problem = self._unseal(problem, f"the problem of run {run_id}")
+        run_id, function, version, state, digest, holder, generation, cancel, problem = head
+        problem = self._unseal(problem, f"the problem of {run_named(run_id)}")
         return RunRow(
             run_id,
             function,
@@ -98,13 +115,15 @@ class Rows:
 
     # --- records ---
 
-    def record(self, fence: Fence, record: NewRecord, tail: bytes) -> dict[str, Any]:
-        """Return the row of a record; `tail` is what its pieces leave of the input."""
+    def record(
+        self, fence: Fence, record: NewRecord, whole: Split, answer: Split
+    ) -> dict[str, Any]:
+        """Return the row of a record, with its input and its payload in pieces and rests."""
         invocation = record.invocation
         status, payload = pack_outcome(record.outcome)
         place = place_of(fence.run_id, invocation.step_id, invocation.sequence)
-        payload_packing, packed = pack(payload)
-        input_packing, tail = pack(tail)
+        payload_packing, packed = pack_rest(answer)
+        input_packing, tail = pack_rest(whole)
         return {
             "run_id": fence.run_id,
             "holder": fence.holder,
@@ -122,10 +141,11 @@ class Rows:
             "finished_at": record.finished_at,
             "input_piece": None,
             "input_packing": input_packing,
-            "input_tail": self.vault.seal(tail, f"the input of {place}"),
+            "input_tail": self.vault.seal(tail, input_of(place)),
             "payload_packing": payload_packing,
+            "payload_piece": None,
             "payload_bytes": len(payload),
-            "payload": self.vault.seal(packed, f"the payload of {place}"),
+            "payload": self.vault.seal(packed, payload_of(place)),
         }
 
     def journal(self, run_id: str, row: Sequence[Any]) -> JournalRow:
@@ -138,23 +158,16 @@ class Rows:
         if payload is not None and not (
             packing == PLAIN and self._open and not payload.startswith(SEALED)
         ):
-            payload = self.payload(run_id, step_id, sequence, packing, payload)
+            place = payload_of(place_of(run_id, step_id, sequence))
+            payload = unpack(packing, self.vault.unseal(bytes(payload), place))
         nested = nested != 0
         return JournalRow(
             step_id, sequence, kind, handler_id, digest, status, payload, attempt, at, nested
         )
 
-    def payload(
-        self, run_id: str, step_id: str, sequence: int, packing: int, stored: bytes
-    ) -> bytes:
-        """Return the payload of a record."""
-        place = f"the payload of {place_of(run_id, step_id, sequence)}"
-        return unpack(packing, self.vault.unseal(bytes(stored), place))
-
-    def tail(self, run_id: str, step_id: str, sequence: int, packing: int, stored: bytes) -> bytes:
-        """Return what the pieces of a record's input leave of it."""
-        place = f"the input of {place_of(run_id, step_id, sequence)}"
-        return unpack(packing, self.vault.unseal(bytes(stored), place))
+    def rest(self, place: str, packing: int, stored: bytes) -> tuple[bytes, bytes]:
+        """Return what comes before the pieces of a document, and what follows them."""
+        return unpack_rest(packing, self.vault.unseal(bytes(stored), place))
 
     def new_piece(self, digest: bytes, part: bytes) -> tuple[int, bytes]:
         """Return how a piece of inputs is packed, and its bytes."""
@@ -237,6 +250,14 @@ def place_of(run_id: str, step_id: str, sequence: int) -> str:
     return f"operation {run_id}/{step_id}/{sequence}"
 
 
+def split_record(record: NewRecord) -> tuple[Split, Split]:
+    """Return the input and the payload of a record in pieces and rests."""
+    document = record.invocation.input_json
+    whole = split(document, record.cuts, record.beginnings) if record.cuts else carve(document)
+    _, payload = pack_outcome(record.outcome)
+    return whole, carve(payload)
+
+
 def started(run: NewRun, row: dict[str, Any]) -> RunRow:
     """Return a run as it stands right after its row was written."""
     return RunRow(
@@ -271,5 +292,21 @@ def signed(sequence: int) -> int:
     return sequence if sequence < _SIGN else sequence - _RANGE
 
 
-def _input_of(run_id: str) -> str:
-    return f"the input of run {run_id}"
+def input_of(what: str) -> str:
+    """Return the place of what a run or an operation was given."""
+    return f"the input of {what}"
+
+
+def output_of(run_id: str) -> str:
+    """Return the place of what a run came to."""
+    return f"the output of {run_named(run_id)}"
+
+
+def payload_of(operation: str) -> str:
+    """Return the place of what an operation came to."""
+    return f"the payload of {operation}"
+
+
+def run_named(run_id: str) -> str:
+    """Return the name of a run in messages, and what seals its values to their row."""
+    return f"run {run_id}"

@@ -9,7 +9,9 @@ from perdure.journal.store import NewRecord
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.journal import RECORD_COLUMNS, PostgresJournal
 from perdure.storage.postgres.lane import Lane
+from perdure.storage.postgres.pieces import PIECE_COLUMNS
 from perdure.storage.postgres.receipts import PostgresReceipts
+from perdure.storage.rows import split_record
 
 _SETTLEMENT_COLUMNS: Final = {
     "operation_key": "text",
@@ -32,7 +34,7 @@ class PostgresBoundary(PostgresJournal, PostgresReceipts):
         PostgresJournal.__init__(self, database)
         PostgresReceipts.__init__(self, database)
         columns = {**RECORD_COLUMNS, **_SETTLEMENT_COLUMNS}
-        self._settling = Lane(database, "settle_records", columns)
+        self._settling = Lane(database, "settle_records", columns, PIECE_COLUMNS)
 
     async def settle_record(
         self, fence: Fence, settlement: Settlement, record: NewRecord
@@ -43,13 +45,15 @@ class PostgresBoundary(PostgresJournal, PostgresReceipts):
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`; after a `StorageBusy`,
         nobody knows whether it was written.
         """
-        # The input of an effect is no conversation: it is not worth sharing.
-        row = self._db.rows.record(fence, record, record.invocation.input_json)
+        wholes = split_record(record)
+        row = self._db.rows.record(fence, record, *wholes)
+        row["input_piece"], row["payload_piece"] = (whole.last for whole in wholes)
         row.update(_settlement_row(self._db.rows.settlement(settlement, self._db.clock.now())))
-        size = len(row["payload"]) + len(row["input_tail"]) + len(row["answer"] or b"")
         what = f"settle {record.invocation.step_id}/{record.invocation.sequence}"
         key = settlement.operation_key
-        found = await self._settling.send(row, what, key=key, size=size)
+        found = await self.pieces.keep(
+            wholes, lambda more: self._settling.send(row, what, key=key, more=more)
+        )
         if found is not None and found[0] is not None:
             return self._db.rows.receipt(found), True
         if await self.recorded_before(row):

@@ -123,6 +123,12 @@ class Database:
         rows = await self.read(name, **parameters)
         return rows[0] if rows else None
 
+    async def document(self, place: str, piece: bytes | None, packing: int, stored: bytes) -> bytes:
+        """Return a document from its last piece and its rest."""
+        head, tail = self.rows.rest(place, packing, stored)
+        rows = [] if piece is None else await self.read("read_pieces", piece=piece)
+        return b"".join([head, *(self.rows.piece(*row) for row in rows), tail])
+
     async def write(
         self,
         name: str,

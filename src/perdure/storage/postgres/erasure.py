@@ -42,6 +42,7 @@ class PostgresErasure:
                 raise UnknownRun(f"there is no run {run_id!r} in this store")
             await transaction.run("mark_erased", row)
             await transaction.run("erase_timers", found)
+            await self._erase_pieces(transaction, await transaction.run("erase_documents", found))
             erased = await self._erase_records(transaction, found)
             if erased < _ROWS:
                 erased += await self._erase_receipts(transaction, row)
@@ -103,12 +104,15 @@ class PostgresErasure:
     async def _erase_records(self, transaction: Transaction, found: Mapping[str, Any]) -> int:
         """Delete some records and the pieces that only they need; return how many records."""
         rows = await transaction.run("erase_records", {**found, "limit": _ROWS})
-        ends: Sequence[bytes] = [piece for (piece,) in rows if piece is not None]
-        while ends:
-            # From the last up, as far as nobody else needs them.
-            above = await transaction.run("erase_pieces", {"digests": [*ends]})
-            ends = [parent for (parent,) in above if parent is not None]
+        await self._erase_pieces(transaction, rows)
         return len(rows)
+
+    async def _erase_pieces(
+        self, transaction: Transaction, rows: Sequence[tuple[bytes | None, ...]]
+    ) -> None:
+        """Delete pieces from the last ones up, as far as nobody else needs them."""
+        while ends := [piece for row in rows for piece in row if piece is not None]:
+            rows = await transaction.run("erase_pieces", {"digests": ends})
 
     async def _erase_receipts(self, transaction: Transaction, row: Mapping[str, Any]) -> int:
         """Put tombstones in the place of some receipts; return how many."""

@@ -8,12 +8,10 @@ from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt, St
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import Journal, NewRecord
-from perdure.storage.pieces import Split, split
 from perdure.storage.postgres.database import Database
-from perdure.storage.postgres.failures import PieceGone
 from perdure.storage.postgres.lane import Lane
-from perdure.storage.postgres.pieces import Pieces
-from perdure.storage.rows import place_of, signed, unsigned
+from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
+from perdure.storage.rows import input_of, payload_of, place_of, signed, split_record, unsigned
 
 WHOLE_JOURNAL_PAYLOAD_BYTES: Final = 4096
 """The largest payload that comes along when a whole journal is read."""
@@ -33,21 +31,15 @@ RECORD_COLUMNS: Final = {
     "nested": "boolean",
     "started_at": "double",
     "finished_at": "double",
+    "input_piece": "bytea",
     "input_packing": "bigint",
     "input_tail": "bytea",
+    "payload_piece": "bytea",
     "payload_packing": "bigint",
     "payload_bytes": "bigint",
     "payload": "bytea",
 }
 """The columns that every new record has."""
-
-_PIECE_COLUMNS: Final = {
-    "piece_digest": "bytea",
-    "piece_parent": "bytea",
-    "piece_packing": "bigint",
-    "piece_data": "bytea",
-}
-_MOST_TRIES: Final = 5
 
 
 class PostgresJournal:
@@ -55,9 +47,8 @@ class PostgresJournal:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._pieces = Pieces(database)
-        columns = {**RECORD_COLUMNS, "input_piece": "bytea"}
-        self._appending = Lane(database, "append_records", columns, _PIECE_COLUMNS)
+        self.pieces = Pieces(database)
+        self._appending = Lane(database, "append_records", RECORD_COLUMNS, PIECE_COLUMNS)
 
     async def read_journal(self, run_id: str) -> Journal:
         """Return what the run has recorded, and the delays it has under way."""
@@ -76,27 +67,24 @@ class PostgresJournal:
 
     async def read_payload(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the payload of one record, of any size."""
-        packing, payload = await self._one("read_payload", run_id, step_id, sequence)
-        return self._db.rows.payload(run_id, step_id, sequence, packing, payload)
+        stored = await self._one("read_payload", run_id, step_id, sequence)
+        place = payload_of(place_of(run_id, step_id, sequence))
+        return await self._db.document(place, *stored)
 
     async def read_input(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the exact input of one record.
 
         Raises `InputDigestMismatch` when the database no longer holds what was written.
         """
-        row = await self._one("read_input", run_id, step_id, sequence)
-        piece, packing, tail, digest = row
-        rows = [] if piece is None else await self._db.read("read_pieces", piece=piece)
+        *stored, digest = await self._one("read_input", run_id, step_id, sequence)
+        place = place_of(run_id, step_id, sequence)
         try:
-            parts = [self._db.rows.piece(*row) for row in rows]
-            parts.append(self._db.rows.tail(run_id, step_id, sequence, packing, tail))
-            document = b"".join(parts)
+            document = await self._db.document(input_of(place), *stored)
         except StorageCorrupt:
             document = None
         if document is None or sha256_hex(document) != digest.hex():
             raise InputDigestMismatch(
-                f"the input of {place_of(run_id, step_id, sequence)} is damaged in the database;"
-                " restore it from a backup"
+                f"the input of {place} is damaged in the database; restore it from a backup"
             )
         return document
 
@@ -107,35 +95,14 @@ class PostgresJournal:
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`; after a `StorageBusy`,
         nobody knows whether it was written.
         """
-        whole = self.split(record)
-        row = self._db.rows.record(fence, record, whole.tail)
+        wholes = split_record(record)
+        row = self._db.rows.record(fence, record, *wholes)
+        row["input_piece"], row["payload_piece"] = (whole.last for whole in wholes)
         what = f"record {record.invocation.step_id}/{record.invocation.sequence}"
-        size = len(row["payload"]) + len(row["input_tail"])
-        for tried in range(1, _MOST_TRIES + 1):
-            added = await self._pieces.missing(whole)
-            row["input_piece"] = whole.newest[-1].digest if whole.newest else None
-            more = {
-                "piece_digest": [piece.digest for piece in added],
-                "piece_parent": [piece.parent for piece in added],
-                "piece_packing": [piece.packing for piece in added],
-                "piece_data": [piece.data for piece in added],
-            }
-            size += sum(len(piece.data) for piece in added)
-            try:
-                written = await self._appending.send(row, what, more=more, size=size)
-            except PieceGone:
-                # It was erased with another run since it was last seen.
-                self._pieces.forget()
-                if tried == _MOST_TRIES:
-                    raise
-                continue
-            self._pieces.remember(whole)
-            return await self._check_written(fence, row, written)
-        return None
-
-    def split(self, record: NewRecord) -> Split:
-        """Return the input of a record in pieces and a rest."""
-        return split(record.invocation.input_json, record.cuts, record.beginnings)
+        written = await self.pieces.keep(
+            wholes, lambda more: self._appending.send(row, what, more=more)
+        )
+        await self._check_written(fence, row, written)
 
     async def begin_timer(
         self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float

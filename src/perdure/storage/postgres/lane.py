@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import StorageBusy, StorageError
@@ -20,12 +20,15 @@ class _Waiting:
 
     __slots__ = ("future", "key", "more", "row", "size", "what")
 
-    def __init__(self, row: Row, what: str, key: Hashable, more: Row, size: int) -> None:
+    def __init__(
+        self, row: Row, what: str, key: Hashable, more: Mapping[str, Sequence[Any]]
+    ) -> None:
         self.row = row
         self.what = what
         self.key = key
         self.more = more
-        self.size = size
+        values = (*row.values(), *(value for column in more.values() for value in column))
+        self.size = sum(len(value) for value in values if type(value) is bytes)
         self.future: asyncio.Future[tuple[Any, ...] | None]
         self.future = asyncio.get_running_loop().create_future()
 
@@ -60,18 +63,17 @@ class Lane:
         what: str,
         *,
         key: Hashable = None,
-        more: Row | None = None,
-        size: int = 0,
+        more: Mapping[str, Sequence[Any]] | None = None,
     ) -> tuple[Any, ...] | None:
         """Write a row and return what the statement returns for it, without the place.
 
         Two rows of one `key` are never in one statement. `more` holds the values of the extra
-        columns, and `size` is about how many bytes all of it has.
+        columns.
 
         Durable when it returns: what the statement writes for the row, fsynced.
         If it raises: a `StorageError`; after a `StorageBusy`, nobody knows whether it was written.
         """
-        waiting = _Waiting(row, what, key, more or {}, size)
+        waiting = _Waiting(row, what, key, more or {})
         self._waiting.append(waiting)
         if self._task is None:
             self._task = asyncio.create_task(self._drain(), name=f"perdure {self._name}")

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from perdure.storage.pieces import Beginning, Split, beginnings
 from perdure.storage.postgres.database import Database
+from perdure.storage.postgres.failures import PieceGone
+
+T = TypeVar("T")
+
+PIECE_COLUMNS: Final = {
+    "piece_digest": "bytea",
+    "piece_parent": "bytea",
+    "piece_packing": "bigint",
+    "piece_data": "bytea",
+}
+"""The columns of pieces that are added with whatever needs them."""
 
 _REMEMBERED: Final = 20_000
+_MOST_TRIES: Final = 4
 
 
 class NewPiece(msgspec.Struct, frozen=True):
@@ -30,10 +42,20 @@ class Pieces:
         self._db = database
         self._known: dict[bytes, None] = {}
 
-    async def missing(self, whole: Split) -> list[NewPiece]:
-        """Return the pieces of an input that are not there yet, as far as is known."""
-        if not whole.newest:
-            return []
+    async def new(self, wholes: Sequence[Split]) -> dict[str, list[Any]]:
+        """Return the pieces of documents that are not there yet, as far as is known, as columns."""
+        found = [piece for whole in wholes if whole.newest for piece in await self._missing(whole)]
+        pieces = {piece.digest: piece for piece in found}
+        # In one order everywhere, so that two who add the same pieces wait and do not deadlock.
+        rows = [pieces[digest] for digest in sorted(pieces)]
+        return {
+            "piece_digest": [piece.digest for piece in rows],
+            "piece_parent": [piece.parent for piece in rows],
+            "piece_packing": [piece.packing for piece in rows],
+            "piece_data": [piece.data for piece in rows],
+        }
+
+    async def _missing(self, whole: Split) -> list[NewPiece]:
         known = await self._longest_known(whole.newest)
         older = whole.cuts[: len(whole.cuts) - len(whole.newest)]
         missing = whole.newest[known:]
@@ -48,19 +70,34 @@ class Pieces:
             packing, data = self._db.rows.new_piece(beginning.digest, beginning.part)
             pieces.append(NewPiece(beginning.digest, parent, packing, data))
             parent = beginning.digest
-        # In one order everywhere, so that two who add the same pieces wait and do not deadlock.
-        return sorted(pieces, key=lambda piece: piece.digest)
+        return pieces
 
-    def remember(self, whole: Split) -> None:
-        """Note that the pieces of an input are there."""
-        for beginning in whole.newest:
-            self._known[beginning.digest] = None
+    def remember(self, wholes: Sequence[Split]) -> None:
+        """Note that the pieces of documents are there."""
+        for whole in wholes:
+            for beginning in whole.newest:
+                self._known[beginning.digest] = None
         while len(self._known) > _REMEMBERED:
             del self._known[next(iter(self._known))]
 
-    def forget(self) -> None:
-        """Know nothing any more."""
-        self._known.clear()
+    async def keep(
+        self, wholes: Sequence[Split], write: Callable[[dict[str, list[Any]]], Awaitable[T]]
+    ) -> T:
+        """Write what needs the pieces of documents, and with it those that are not there yet.
+
+        `write` gets them as columns, and is called again when one of those that are there was
+        erased since it was last seen.
+        """
+        for _ in range(_MOST_TRIES):
+            more = await self.new(wholes)
+            try:
+                written = await write(more)
+            except PieceGone:
+                self._known.clear()
+                continue
+            self.remember(wholes)
+            return written
+        return await write(await self.new(wholes))
 
     async def _longest_known(self, ends: Sequence[Beginning]) -> int:
         # A conversation grows at its end, so the longest known beginning is one of the last.

@@ -85,10 +85,7 @@ class PostgresReceipts:
             return await self._claim_again(transaction, row)
 
         async def first() -> Claimed:
-            size = 200
-            found = await self._claiming.send(
-                row, "receipt.claim", key=claim.operation_key, size=size
-            )
+            found = await self._claiming.send(row, "receipt.claim", key=claim.operation_key)
             if found is not None:
                 return begun(claim, row["now"]), True
             return await self._db.transact(second, "receipt.claim")

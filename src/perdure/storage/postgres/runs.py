@@ -16,10 +16,21 @@ from perdure.engine.store import (
 )
 from perdure.errors import RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
+from perdure.storage.pieces import carve
+from perdure.storage.postgres.arrays import Column
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.hints import Hints
 from perdure.storage.postgres.lane import Lane
-from perdure.storage.rows import fence_row, served_names, started, unsigned
+from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
+from perdure.storage.rows import (
+    fence_row,
+    input_of,
+    output_of,
+    run_named,
+    served_names,
+    started,
+    unsigned,
+)
 
 _START_COLUMNS: Final = {
     "run_id": "text",
@@ -29,6 +40,8 @@ _START_COLUMNS: Final = {
     "token": "bytea",
     "created_at": "double",
     "input_sha256": "bytea",
+    "input_piece": "bytea",
+    "input_packing": "bigint",
     "input": "bytea",
 }
 
@@ -37,10 +50,11 @@ class PostgresRuns:
     """The runs of one PostgreSQL schema and their claims."""
 
     hints: Hints
+    pieces: Pieces
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._starting = Lane(database, "start_runs", _START_COLUMNS)
+        self._starting = Lane(database, "start_runs", _START_COLUMNS, PIECE_COLUMNS)
 
     async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
         """Write a run unless its id exists; with `holder`, claim it in the same transaction.
@@ -49,9 +63,13 @@ class PostgresRuns:
         If it raises: a `StorageError`; after a `StorageBusy`, nobody knows whether it was written.
         """
         token = secrets.token_bytes(8)
-        row = {**self._db.rows.new_run(run, holder), "token": token}
-        size = len(row["input"])
-        found = await self._starting.send(row, "start_run", key=run.run_id, size=size)
+        whole = carve(run.input_json)
+        row = {**self._db.rows.new_run(run, holder, whole), "token": token}
+        row["input_piece"] = whole.last
+        found = await self.pieces.keep(
+            [whole],
+            lambda more: self._starting.send(row, "start_run", key=run.run_id, more=more),
+        )
         if found is None:
             # There was one, or this one was written by a try whose answer was lost.
             found = await self._db.read_row("started_before", run_id=run.run_id, token=token)
@@ -63,7 +81,7 @@ class PostgresRuns:
         (owner,) = found
         if owner is None:
             self.hints.tell()
-            row = self._db.rows.new_run(run, None)
+            row = self._db.rows.new_run(run, None, whole)
             return StartedRun(started(run, row), created=True, claimed=None)
         claimed = ClaimedRun(
             Fence(run.run_id, owner, 1),
@@ -98,9 +116,9 @@ class PostgresRuns:
         }
         found = await self._db.write("claim_runs", row, "claim_runs", before="claimed_before")
         claims: list[ClaimedRun] = []
-        for run_id, generation, function, version, stored, started_at in found:
+        for run_id, generation, function, version, started_at, *stored in found:
             fence = Fence(run_id, holder, generation)
-            input_json = self._db.rows.run_input(run_id, stored)
+            input_json = await self._db.document(input_of(run_named(run_id)), *stored)
             claims.append(
                 ClaimedRun(fence, function, version, input_json, started_at, generation > 1)
             )
@@ -114,8 +132,18 @@ class PostgresRuns:
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`.
         """
-        row = self._db.rows.run_end(fence, end, self._db.clock.now())
-        found = await self._db.write("end_run", row, "end_run", before="ended_before")
+        whole = carve(end.output_json or b"")
+        output = None if end.output_json is None else whole
+        row = self._db.rows.run_end(fence, end, self._db.clock.now(), output)
+        row["output_piece"] = whole.last
+
+        async def write(more: dict[str, list[Any]]) -> list[tuple[Any, ...]]:
+            columns = {name: Column(kind, more[name]) for name, kind in PIECE_COLUMNS.items()}
+            return await self._db.write(
+                "end_run", {**row, **columns}, "end_run", before="ended_before"
+            )
+
+        found = await self.pieces.keep([whole], write)
         if not found:
             raise self._db.fenced_off(fence.run_id)
         self.hints.tell()
@@ -151,7 +179,7 @@ class PostgresRuns:
     async def read_run(self, run_id: str) -> RunRow | None:
         """Return a run, or None when there is none of that id."""
         row = await self._db.read_row("read_run", run_id=run_id)
-        return None if row is None else self._run(row)
+        return None if row is None else await self._run(row)
 
     async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of the runs that are neither waiting for a worker nor executed."""
@@ -162,10 +190,10 @@ class PostgresRuns:
         row = await self._db.read_row("read_run_input", run_id=run_id)
         if row is None:
             raise UnknownRun(f"there is no run {run_id!r}")
-        document, by, why = row
+        *stored, by, why = row
         if by is not None:
             raise RunErased(run_id, by=by, why=why)
-        return self._db.rows.run_input(run_id, document)
+        return await self._db.document(input_of(run_named(run_id)), *stored)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
         """Return the newest runs, newest first."""
@@ -200,7 +228,12 @@ class PostgresRuns:
         return await self.read_run(run_id)
 
     async def _list(self, name: str, **parameters: Any) -> list[RunRow]:
-        return [self._run(row) for row in await self._db.read(name, **parameters)]
+        return [await self._run(row) for row in await self._db.read(name, **parameters)]
 
-    def _run(self, row: tuple[Any, ...]) -> RunRow:
-        return self._db.rows.run(row[:-1])
+    async def _run(self, row: tuple[Any, ...]) -> RunRow:
+        *facts, piece, packing, rest, _ = row
+        if rest is None:
+            return self._db.rows.run(facts, None)
+        return self._db.rows.run(
+            facts, await self._db.document(output_of(facts[0]), piece, packing, rest)
+        )

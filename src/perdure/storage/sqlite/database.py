@@ -74,6 +74,27 @@ class Database:
         rows = self.read(name, **parameters)
         return rows[0] if rows else None
 
+    def document(
+        self,
+        place: str,
+        piece: int | None,
+        packing: int,
+        stored: bytes,
+        connection: sqlite3.Connection | None = None,
+    ) -> bytes:
+        """Return a document from its last piece and its rest, read on the reading connection.
+
+        In a write job it is read on that one's.
+        """
+        head, tail = self.rows.rest(place, packing, stored)
+        if piece is None:
+            return head + tail
+        if connection is None:
+            rows = self.read("read_pieces", piece=piece)
+        else:
+            rows = self.run(connection, "read_pieces", {"piece": piece}).fetchall()
+        return b"".join([head, *(self.rows.piece(*row) for row in rows), tail])
+
     @contextmanager
     def apart(self) -> Generator[sqlite3.Connection]:
         """Open a reading connection for a thread's long reads, and close it."""

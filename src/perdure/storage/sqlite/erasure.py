@@ -62,6 +62,7 @@ class SqliteErasure:
             self._db.run(connection, "mark_erased", row)
             self._db.run(connection, "erase_timers", found)
             left = self._erase_records(connection, found, budget)
+            left = left or self._erase_documents(connection, found, budget)
             left = left or self._erase_receipts(connection, row, budget)
             self._db.run(connection, "note_erasing", {**found, "left": left})
             return left
@@ -117,42 +118,59 @@ class SqliteErasure:
         keys = [key for (key,) in self._db.run(connection, "open_keys_of", row)]
         if keys:
             raise not_settled(row["run_id"], keys)
-        return None if found is None else {"run_number": found[0]}
+        names = ("run_number", "state", "input_piece", "output_piece")
+        return None if found is None else dict(zip(names, found, strict=True))
 
     def _erase_records(
         self, connection: sqlite3.Connection, found: dict[str, Any], budget: _Budget
     ) -> bool:
         """Delete records and the pieces that only they need; return whether any are left."""
         some = self._db.run(connection, "records_to_erase", {**found, "limit": _ROWS}).fetchall()
-        for number, piece, size in some:
-            if budget.spent:
-                return True
+        for number, asked, answered, size in some:
             key = {"record_number": number}
-            rest = self._erase_pieces(connection, number, piece, budget)
-            if rest is not None:
-                self._db.run(connection, "shorten_record", {**key, "piece": rest})
-                return True
+            for name, piece in (("shorten_input", asked), ("shorten_payload", answered)):
+                if budget.spent or self._erase_pieces(connection, name, key, piece, budget):
+                    return True
             self._db.run(connection, "erase_record", key)
             budget.take(size)
         return len(some) == _ROWS
 
-    def _erase_pieces(
-        self, connection: sqlite3.Connection, record: int, piece: int | None, budget: _Budget
-    ) -> int | None:
-        """Delete the pieces of an input from the last one up, as far as nobody else needs them.
+    def _erase_documents(
+        self, connection: sqlite3.Connection, found: dict[str, Any], budget: _Budget
+    ) -> bool:
+        """Delete the pieces of a run's input and output; return whether any are left."""
+        documents = (("shorten_run_input", "input_piece"), ("shorten_run_output", "output_piece"))
+        for name, column in documents:
+            if self._erase_pieces(connection, name, found, found[column], budget):
+                return True
+        return False
 
-        Returns where to go on when the budget is spent, or None at the end.
+    def _erase_pieces(
+        self,
+        connection: sqlite3.Connection,
+        name: str,
+        key: dict[str, Any],
+        piece: int | None,
+        budget: _Budget,
+    ) -> bool:
+        """Delete the pieces of a document from the last one up, as far as nobody else needs them.
+
+        The statement `name` notes which one is the last. Returns whether any are left because the
+        budget is spent.
         """
+        if piece is None:
+            return False
+        self._db.run(connection, name, {**key, "piece": None})
         while piece is not None:
             if budget.spent:
-                return piece
-            row = {"piece": piece, "record_number": record}
-            deleted = self._db.run(connection, "erase_piece", row).fetchall()
+                self._db.run(connection, name, {**key, "piece": piece})
+                return True
+            deleted = self._db.run(connection, "erase_piece", {"piece": piece}).fetchall()
             if not deleted:
-                return None
+                return False
             ((piece, size),) = deleted
             budget.take(size)
-        return None
+        return False
 
     def _erase_receipts(
         self, connection: sqlite3.Connection, row: dict[str, Any], budget: _Budget

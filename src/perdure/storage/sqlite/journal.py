@@ -10,8 +10,7 @@ from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, NewRecord
-from perdure.storage.pieces import split
-from perdure.storage.rows import place_of, signed, unsigned
+from perdure.storage.rows import input_of, payload_of, place_of, signed, split_record, unsigned
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.pieces import keep
 
@@ -44,26 +43,24 @@ class SqliteJournal:
 
     async def read_payload(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the payload of one record, of any size."""
-        packing, payload = self._one("read_payload", run_id, step_id, sequence)
-        return self._db.rows.payload(run_id, step_id, sequence, packing, payload)
+        stored = self._one("read_payload", run_id, step_id, sequence)
+        place = payload_of(place_of(run_id, step_id, sequence))
+        return self._db.document(place, *stored)
 
     async def read_input(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the exact input of one record.
 
         Raises `InputDigestMismatch` when the file no longer holds what was written.
         """
-        piece, packing, tail, digest = self._one("read_input", run_id, step_id, sequence)
-        rows = [] if piece is None else self._db.read("read_pieces", piece=piece)
+        *stored, digest = self._one("read_input", run_id, step_id, sequence)
+        place = place_of(run_id, step_id, sequence)
         try:
-            parts = [self._db.rows.piece(*row) for row in rows]
-            parts.append(self._db.rows.tail(run_id, step_id, sequence, packing, tail))
-            document = b"".join(parts)
+            document = self._db.document(input_of(place), *stored)
         except StorageCorrupt:
             document = None
         if document is None or sha256_hex(document) != digest.hex():
             raise InputDigestMismatch(
-                f"the input of {place_of(run_id, step_id, sequence)} is damaged in the database;"
-                " restore it from a backup"
+                f"the input of {place} is damaged in the database; restore it from a backup"
             )
         return document
 
@@ -79,14 +76,15 @@ class SqliteJournal:
 
     def append(self, fence: Fence, record: NewRecord) -> Callable[[sqlite3.Connection], bool]:
         """Return the write job of a record; it returns False where the fence does not hold."""
-        whole = split(record.invocation.input_json, record.cuts, record.beginnings)
-        row = self._db.rows.record(fence, record, whole.tail)
+        whole, answer = split_record(record)
+        row = self._db.rows.record(fence, record, whole, answer)
 
         def job(connection: sqlite3.Connection) -> bool:
-            if whole.cuts:
+            if whole.cuts or answer.cuts:
                 if not self._db.run(connection, "fence_holds", row).fetchone()[0]:
                     return False
                 row["input_piece"] = keep(connection, self._db.sql, self._db.rows, whole)
+                row["payload_piece"] = keep(connection, self._db.sql, self._db.rows, answer)
             written = self._db.run(connection, "append_record", row).rowcount == 1
             if written and record.invocation.kind is OperationKind.RETRY_DELAY:
                 self._db.run(connection, "end_timer", row)

@@ -18,8 +18,18 @@ from perdure.engine.store import (
 )
 from perdure.errors import LeaseLost, RunErased, UnknownRun
 from perdure.fence import Fence
-from perdure.storage.rows import fence_row, served_names, started, unsigned
+from perdure.storage.pieces import Split, carve
+from perdure.storage.rows import (
+    fence_row,
+    input_of,
+    output_of,
+    run_named,
+    served_names,
+    started,
+    unsigned,
+)
 from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.pieces import keep
 
 
 class SqliteRuns:
@@ -34,10 +44,12 @@ class SqliteRuns:
         Durable when it returns: the run and its claim, fsynced.
         If it raises: a `StorageError`, and nothing was written.
         """
+        whole = carve(run.input_json)
 
         def job(connection: sqlite3.Connection) -> tuple[bool, dict[str, Any]]:
             owner = self._standing(connection, holder)
-            row = self._db.rows.new_run(run, owner)
+            row = self._db.rows.new_run(run, owner, whole)
+            row["input_piece"] = keep(connection, self._db.sql, self._db.rows, whole)
             inserted = self._db.run(connection, "insert_run", row)
             if inserted.rowcount == 1 and owner is not None:
                 self._note_claim(connection, inserted.lastrowid, 1, owner, run.created_at)
@@ -78,8 +90,9 @@ class SqliteRuns:
         def job(connection: sqlite3.Connection) -> list[ClaimedRun]:
             claims: list[ClaimedRun] = []
             for found in self._db.run(connection, "claim_runs", row).fetchall():
-                number, run_id, generation, function, version, stored, started_at = found
-                input_json = self._db.rows.run_input(run_id, stored)
+                number, run_id, generation, function, version, started_at, *stored = found
+                place = input_of(run_named(run_id))
+                input_json = self._db.document(place, *stored, connection=connection)
                 self._note_claim(connection, number, generation, holder, now)
                 fence = Fence(run_id, holder, generation)
                 claims.append(
@@ -92,13 +105,15 @@ class SqliteRuns:
     async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
         """Write how a run ended, give up its ownership, and return the state that it has now.
 
-        A run that would need attention is cancelled instead where somebody asked for that.
+        A run that would need attention is cancelled instead where somebody asked for that, and
+        waits for a worker where the effect that it would wait for was settled meanwhile.
 
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        row = self._db.rows.run_end(fence, end, self._db.clock.now())
-        state = await self._give_up("end_run", row)
+        whole = None if end.output_json is None else carve(end.output_json)
+        row = self._db.rows.run_end(fence, end, self._db.clock.now(), whole)
+        state = await self._give_up("end_run", row, whole)
         if state is None:
             self._db.observer.count("perdure_lease_fencing_rejected_total")
             raise LeaseLost(fence.run_id)
@@ -139,27 +154,27 @@ class SqliteRuns:
     async def read_run(self, run_id: str) -> RunRow | None:
         """Return a run, or None when there is none of that id."""
         row = self._db.read_row("read_run", run_id=run_id)
-        return None if row is None else self._db.rows.run(row)
+        return None if row is None else self._run(row)
 
     async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of the runs that are neither waiting for a worker nor executed."""
         names = _json(run_ids)
-        return [self._db.rows.run(row) for row in self._db.read("read_settled", run_ids=names)]
+        return [self._run(row) for row in self._db.read("read_settled", run_ids=names)]
 
     async def read_run_input(self, run_id: str) -> bytes:
         """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
         row = self._db.read_row("read_run_input", run_id=run_id)
         if row is None:
             raise UnknownRun(f"there is no run {run_id!r}")
-        document, by, why = row
+        *stored, by, why = row
         if by is not None:
             raise RunErased(run_id, by=by, why=why)
-        return self._db.rows.run_input(run_id, document)
+        return self._db.document(input_of(run_named(run_id)), *stored)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
         """Return the newest runs, newest first."""
         rows = self._db.read("list_runs", state=None if state is None else state.value, limit=limit)
-        return [self._db.rows.run(row) for row in rows]
+        return [self._run(row) for row in rows]
 
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
@@ -178,8 +193,7 @@ class SqliteRuns:
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`."""
         return [
-            self._db.rows.run(row)
-            for row in self._db.read("unserved", served=_json(served_names(served)))
+            self._run(row) for row in self._db.read("unserved", served=_json(served_names(served)))
         ]
 
     async def _change(self, name: str, run_id: str) -> RunRow | None:
@@ -187,13 +201,27 @@ class SqliteRuns:
         await self._db.write(lambda connection: self._db.run(connection, name, row).rowcount, name)
         return await self.read_run(run_id)
 
-    async def _give_up(self, name: str, row: dict[str, Any]) -> str | None:
+    def _run(self, row: tuple[Any, ...]) -> RunRow:
+        *facts, piece, packing, rest = row
+        if rest is None:
+            return self._db.rows.run(facts, None)
+        place = output_of(facts[0])
+        return self._db.rows.run(facts, self._db.document(place, piece, packing, rest))
+
+    async def _give_up(
+        self, name: str, row: dict[str, Any], whole: Split | None = None
+    ) -> str | None:
         def job(connection: sqlite3.Connection) -> str | None:
+            if whole is not None and whole.cuts:
+                if not self._db.run(connection, "fence_holds", row).fetchone()[0]:
+                    return None
+                row["output_piece"] = keep(connection, self._db.sql, self._db.rows, whole)
             changed = self._db.run(connection, name, row).fetchone()
             if changed is None:
                 return None
             number, state = changed
-            attempt = {"ending": state, **row, "run_number": number}
+            ending = "released" if state == RunState.PENDING else state
+            attempt = {"ending": ending, **row, "run_number": number}
             self._db.run(connection, "end_attempt", attempt)
             return state
 

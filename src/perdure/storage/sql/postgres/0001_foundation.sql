@@ -22,6 +22,17 @@ CREATE TABLE perdure.workers (
 );
 CREATE INDEX workers_alive ON perdure.workers (holder) WHERE gone = 0;
 
+-- A document is its pieces from the root down to the last one, and a rest around them. A piece is
+-- named by the digest of the document up to its end. The references keep a piece for as long as it
+-- is needed, whoever deletes at the same moment.
+CREATE TABLE perdure.pieces (
+  digest bytea PRIMARY KEY,
+  parent bytea REFERENCES perdure.pieces,
+  packing smallint NOT NULL,
+  data bytea NOT NULL
+);
+CREATE INDEX pieces_parent ON perdure.pieces (parent) WHERE parent IS NOT NULL;
+
 CREATE TABLE perdure.runs (
   run_number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   run_id text COLLATE "C" NOT NULL UNIQUE,
@@ -35,7 +46,11 @@ CREATE TABLE perdure.runs (
   started_at double precision,
   finished_at double precision,
   input_sha256 bytea NOT NULL,
+  input_piece bytea REFERENCES perdure.pieces,
+  input_packing smallint NOT NULL,
   input bytea NOT NULL,
+  output_piece bytea REFERENCES perdure.pieces,
+  output_packing smallint NOT NULL DEFAULT 0,
   output bytea,
   problem bytea,
   problem_code text,
@@ -46,6 +61,8 @@ CREATE TABLE perdure.runs (
 );
 CREATE INDEX runs_waiting ON perdure.runs (run_number) WHERE state = 'pending';
 CREATE INDEX runs_held ON perdure.runs (holder) WHERE holder IS NOT NULL;
+CREATE INDEX runs_input_piece ON perdure.runs (input_piece) WHERE input_piece IS NOT NULL;
+CREATE INDEX runs_output_piece ON perdure.runs (output_piece) WHERE output_piece IS NOT NULL;
 
 CREATE TABLE perdure.attempts (
   run_number bigint NOT NULL,
@@ -60,17 +77,6 @@ CREATE TABLE perdure.attempts (
   PRIMARY KEY (run_number, generation)
 );
 CREATE INDEX attempts_under_way ON perdure.attempts (holder) WHERE ended_at IS NULL;
-
--- An input is its pieces from the root down to `input_piece`, then `input_tail`. A piece is named
--- by the digest of the input up to its end. The references keep a piece for as long as it is
--- needed, whoever deletes at the same moment.
-CREATE TABLE perdure.pieces (
-  digest bytea PRIMARY KEY,
-  parent bytea REFERENCES perdure.pieces,
-  packing smallint NOT NULL,
-  data bytea NOT NULL
-);
-CREATE INDEX pieces_parent ON perdure.pieces (parent) WHERE parent IS NOT NULL;
 
 CREATE TABLE perdure.records (
   record_number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -90,12 +96,15 @@ CREATE TABLE perdure.records (
   input_piece bytea REFERENCES perdure.pieces,
   input_packing smallint NOT NULL,
   input_tail bytea NOT NULL,
+  payload_piece bytea REFERENCES perdure.pieces,
   payload_packing smallint NOT NULL,
   payload_bytes integer NOT NULL,
   payload bytea NOT NULL
 );
 CREATE UNIQUE INDEX records_key ON perdure.records (run_number, step_id, sequence);
-CREATE INDEX records_piece ON perdure.records (input_piece) WHERE input_piece IS NOT NULL;
+CREATE INDEX records_input_piece ON perdure.records (input_piece) WHERE input_piece IS NOT NULL;
+CREATE INDEX records_payload_piece ON perdure.records (payload_piece)
+WHERE payload_piece IS NOT NULL;
 
 CREATE TABLE perdure.timers (
   run_number bigint NOT NULL,
@@ -191,8 +200,8 @@ ALTER TABLE perdure.receipts ALTER COLUMN payload SET STORAGE EXTERNAL;
 -- What the driver reads of a run and of a receipt, in the order that it expects.
 CREATE VIEW perdure.runs_read AS
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
-       erasing, run_number
+       problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
+       output_piece, output_packing, output, run_number
 FROM perdure.runs;
 
 CREATE VIEW perdure.receipts_read AS

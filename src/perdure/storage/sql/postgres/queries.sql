@@ -52,19 +52,24 @@ WITH input AS (
   SELECT * FROM unnest(
     %(run_id)s::text[], %(function)s::text[], %(version)s::bigint[], %(holder)s::text[],
     %(token)s::bytea[], %(created_at)s::double precision[], %(input_sha256)s::bytea[],
-    %(input)s::bytea[]
+    %(input_piece)s::bytea[], %(input_packing)s::bigint[], %(input)s::bytea[]
   ) WITH ORDINALITY AS input (run_id, function, version, holder, token, created_at, input_sha256,
-                              input, place)
+                              input_piece, input_packing, input, place)
+), kept AS (
+  INSERT INTO perdure.pieces (digest, parent, packing, data)
+  SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
+                       %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+  ON CONFLICT (digest) DO NOTHING
 ), standing AS MATERIALIZED (
   SELECT holder FROM perdure.workers WHERE holder = ANY(%(holder)s::text[]) AND gone = 0 FOR SHARE
 ), created AS (
   INSERT INTO perdure.runs (run_id, function, version, state, holder, generation, created_at,
-                            started_at, input_sha256, input)
+                            started_at, input_sha256, input_piece, input_packing, input)
   SELECT input.run_id, input.function, input.version,
          CASE WHEN standing.holder IS NULL THEN 'pending' ELSE 'running' END,
          standing.holder, CASE WHEN standing.holder IS NULL THEN 0 ELSE 1 END, input.created_at,
          CASE WHEN standing.holder IS NOT NULL THEN input.created_at END, input.input_sha256,
-         input.input
+         input.input_piece, input.input_packing, input.input
   FROM input LEFT JOIN standing ON standing.holder = input.holder
   ON CONFLICT (run_id) DO NOTHING
   RETURNING run_number, run_id, holder
@@ -94,7 +99,7 @@ WHERE run_id = ANY(%(run_ids)s::text[]) AND state NOT IN ('pending', 'running');
 
 -- name: read_run_input
 -- The exact input of a run, unless it was erased.
-SELECT input, erased_by, erased_why FROM perdure.runs WHERE run_id = %(run_id)s;
+SELECT input_piece, input_packing, input, erased_by, erased_why FROM perdure.runs WHERE run_id = %(run_id)s;
 
 -- name: list_runs
 -- The newest runs, newest first; no state means any.
@@ -127,17 +132,19 @@ WITH standing AS MATERIALIZED (
                                   generation = runs.generation + 1,
                                   started_at = COALESCE(runs.started_at, %(now)s)
   FROM waiting WHERE runs.run_number = waiting.run_number
-  RETURNING runs.run_number, runs.run_id, runs.generation, runs.function, runs.version, runs.input,
-            runs.started_at
+  RETURNING runs.run_number, runs.run_id, runs.generation, runs.function, runs.version,
+            runs.started_at, runs.input_piece, runs.input_packing, runs.input
 ), noted AS (
   INSERT INTO perdure.attempts (run_number, generation, holder, token, claimed_at)
   SELECT run_number, generation, %(holder)s, %(token)s, %(now)s FROM claimed
 )
-SELECT run_id, generation, function, version, input, started_at FROM claimed ORDER BY run_number;
+SELECT run_id, generation, function, version, started_at, input_piece, input_packing, input
+FROM claimed ORDER BY run_number;
 
 -- name: claimed_before
 -- The runs of a claim that was made by the caller itself, whose connection was lost meanwhile.
-SELECT runs.run_id, runs.generation, runs.function, runs.version, runs.input, runs.started_at
+SELECT runs.run_id, runs.generation, runs.function, runs.version, runs.started_at,
+       runs.input_piece, runs.input_packing, runs.input
 FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
   ON runs.run_number = attempts.run_number AND runs.generation = attempts.generation
 WHERE attempts.holder = %(holder)s AND attempts.token = %(token)s AND attempts.ended_at IS NULL
@@ -155,11 +162,17 @@ SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s FOR UPDATE;
 
 -- name: end_run
 -- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
-WITH ended AS (
+WITH kept AS (
+  INSERT INTO perdure.pieces (digest, parent, packing, data)
+  SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
+                       %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+  ON CONFLICT (digest) DO NOTHING
+), ended AS (
   UPDATE perdure.runs SET
     state = CASE WHEN %(state)s = 'needs_attention' AND cancel_requested THEN 'cancelled'
                  ELSE %(state)s END,
-    output = %(output)s::bytea, problem = %(problem)s::bytea,
+    output = %(output)s::bytea, output_piece = %(output_piece)s::bytea,
+    output_packing = %(output_packing)s, problem = %(problem)s::bytea,
     problem_code = %(problem_code)s::text, holder = NULL, finished_at = %(now)s
   WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
   RETURNING run_number, state
@@ -282,11 +295,11 @@ WITH input AS (
     %(input_bytes)s::bigint[], %(status)s::text[], %(attempt)s::bigint[], %(nested)s::boolean[],
     %(started_at)s::double precision[], %(finished_at)s::double precision[],
     %(input_piece)s::bytea[], %(input_packing)s::bigint[], %(input_tail)s::bytea[],
-    %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[], %(payload)s::bytea[]
+    %(payload_piece)s::bytea[], %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[], %(payload)s::bytea[]
   ) WITH ORDINALITY AS input (run_id, holder, generation, step_id, sequence, kind, handler_id,
                               input_sha256, input_bytes, status, attempt, nested, started_at,
                               finished_at, input_piece, input_packing, input_tail,
-                              payload_packing, payload_bytes, payload, place)
+                              payload_piece, payload_packing, payload_bytes, payload, place)
 ), owned AS MATERIALIZED (
   SELECT input.place, runs.run_number FROM input JOIN perdure.runs AS runs
     ON runs.run_id = input.run_id AND runs.holder = input.holder
@@ -301,11 +314,11 @@ WITH input AS (
   INSERT INTO perdure.records (run_number, step_id, sequence, kind, handler_id, input_sha256,
                                input_bytes, status, attempt, generation, nested, started_at,
                                finished_at, input_piece, input_packing, input_tail,
-                               payload_packing, payload_bytes, payload)
+                               payload_piece, payload_packing, payload_bytes, payload)
   SELECT owned.run_number, input.step_id, input.sequence, input.kind, input.handler_id,
          input.input_sha256, input.input_bytes, input.status, input.attempt, input.generation,
          input.nested, input.started_at, input.finished_at, input.input_piece,
-         input.input_packing, input.input_tail, input.payload_packing, input.payload_bytes,
+         input.input_packing, input.input_tail, input.payload_piece, input.payload_packing, input.payload_bytes,
          input.payload
   FROM input JOIN owned ON owned.place = input.place
   ON CONFLICT (run_number, step_id, sequence) DO NOTHING
@@ -329,15 +342,16 @@ WITH input AS (
     %(sequence)s::bigint[], %(kind)s::text[], %(handler_id)s::text[], %(input_sha256)s::bytea[],
     %(input_bytes)s::bigint[], %(status)s::text[], %(attempt)s::bigint[], %(nested)s::boolean[],
     %(started_at)s::double precision[], %(finished_at)s::double precision[],
-    %(input_packing)s::bigint[], %(input_tail)s::bytea[],
-    %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[], %(payload)s::bytea[],
+    %(input_piece)s::bytea[], %(input_packing)s::bigint[], %(input_tail)s::bytea[],
+    %(payload_piece)s::bytea[], %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[], %(payload)s::bytea[],
     %(operation_key)s::text[], %(effect_attempt)s::bigint[], %(effect_generation)s::bigint[],
     %(state)s::text[], %(sources)s::text[], %(answer)s::bytea[], %(problem)s::text[],
     %(stopped)s::boolean[], %(risk)s::boolean[], %(now)s::double precision[]
   ) WITH ORDINALITY AS input (run_id, holder, generation, step_id, sequence, kind, handler_id,
                               input_sha256, input_bytes, status, attempt, nested, started_at,
-                              finished_at, input_packing, input_tail, payload_packing,
-                              payload_bytes, payload, operation_key, effect_attempt,
+                              finished_at, input_piece, input_packing, input_tail,
+                              payload_piece, payload_packing, payload_bytes, payload,
+                              operation_key, effect_attempt,
                               effect_generation, state, sources, answer, problem, stopped, risk,
                               now, place)
 ), owned AS MATERIALIZED (
@@ -345,6 +359,11 @@ WITH input AS (
     ON runs.run_id = input.run_id AND runs.holder = input.holder
     AND runs.generation = input.generation
   FOR SHARE OF runs
+), kept AS (
+  INSERT INTO perdure.pieces (digest, parent, packing, data)
+  SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
+                       %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+  ON CONFLICT (digest) DO NOTHING
 ), moved AS (
   UPDATE perdure.receipts AS receipts SET
     state = input.state, version = receipts.version + 1, payload = input.answer,
@@ -364,12 +383,12 @@ WITH input AS (
 ), written AS (
   INSERT INTO perdure.records (run_number, step_id, sequence, kind, handler_id, input_sha256,
                                input_bytes, status, attempt, generation, nested, started_at,
-                               finished_at, input_packing, input_tail, payload_packing,
-                               payload_bytes, payload)
+                               finished_at, input_piece, input_packing, input_tail,
+                               payload_piece, payload_packing, payload_bytes, payload)
   SELECT owned.run_number, input.step_id, input.sequence, input.kind, input.handler_id,
          input.input_sha256, input.input_bytes, input.status, input.attempt, input.generation,
-         input.nested, input.started_at, input.finished_at,
-         input.input_packing, input.input_tail, input.payload_packing, input.payload_bytes,
+         input.nested, input.started_at, input.finished_at, input.input_piece,
+         input.input_packing, input.input_tail, input.payload_piece, input.payload_packing, input.payload_bytes,
          input.payload
   FROM input JOIN owned ON owned.place = input.place JOIN moved ON moved.place = input.place
 )
@@ -430,7 +449,7 @@ WHERE run_id = %(run_id)s AND (state IN ('in_flight', 'ambiguous')
 
 -- name: read_payload
 -- The payload of one record.
-SELECT payload_packing, payload FROM perdure.records
+SELECT payload_piece, payload_packing, payload FROM perdure.records
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
 AND step_id = %(step_id)s AND sequence = %(sequence)s;
 
@@ -724,11 +743,18 @@ WHERE run_number = %(run_number)s AND erasing <> %(left)s;
 DELETE FROM perdure.timers WHERE run_number = %(run_number)s;
 
 -- name: erase_records
--- Delete some records of a run; return the pieces that their inputs ended with.
+-- Delete some records of a run; return the last pieces of their inputs and payloads.
 DELETE FROM perdure.records WHERE record_number IN (
   SELECT record_number FROM perdure.records WHERE run_number = %(run_number)s
   ORDER BY step_id, sequence LIMIT %(limit)s)
-RETURNING input_piece;
+RETURNING input_piece, payload_piece;
+
+-- name: erase_documents
+-- Forget the input and the output of an erased run; return their last pieces.
+UPDATE perdure.runs AS runs SET input_piece = NULL, output_piece = NULL
+FROM (SELECT run_number, input_piece, output_piece FROM perdure.runs) AS before
+WHERE runs.run_number = %(run_number)s AND before.run_number = runs.run_number
+RETURNING before.input_piece, before.output_piece;
 
 -- name: erase_pieces
 -- Delete those of some pieces that nobody needs; return what they hang below.
@@ -737,6 +763,9 @@ DELETE FROM perdure.pieces AS pieces WHERE digest IN (
   ORDER BY digest FOR UPDATE SKIP LOCKED)
 AND NOT EXISTS (SELECT 1 FROM perdure.pieces AS child WHERE child.parent = pieces.digest)
 AND NOT EXISTS (SELECT 1 FROM perdure.records WHERE input_piece = pieces.digest)
+AND NOT EXISTS (SELECT 1 FROM perdure.records WHERE payload_piece = pieces.digest)
+AND NOT EXISTS (SELECT 1 FROM perdure.runs WHERE input_piece = pieces.digest)
+AND NOT EXISTS (SELECT 1 FROM perdure.runs WHERE output_piece = pieces.digest)
 RETURNING parent;
 
 -- name: bury_receipts

@@ -5,9 +5,9 @@
 -- name: insert_run
 -- Write a run unless its id is taken; claimed by :holder when that is not null.
 INSERT INTO runs (run_id, function, version, state, holder, generation, created_at, started_at,
-                  input_sha256, input)
+                  input_sha256, input_piece, input_packing, input)
 VALUES (:run_id, :function, :version, :state, :holder, :generation, :created_at, :started_at,
-        :input_sha256, :input)
+        :input_sha256, :input_piece, :input_packing, :input)
 ON CONFLICT (run_id) DO NOTHING;
 
 -- name: insert_attempt
@@ -18,27 +18,27 @@ VALUES (:run_number, :generation, :holder, :claimed_at);
 -- name: read_run
 -- One run as it stands.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
-       erasing
+       problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
+       output_piece, output_packing, output
 FROM runs WHERE run_id = :run_id;
 
 -- name: read_settled
 -- Those of the runs in :run_ids that no worker will go on with by itself.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
-       erasing
+       problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
+       output_piece, output_packing, output
 FROM runs WHERE run_id IN (SELECT value FROM json_each(:run_ids))
 AND state NOT IN ('pending', 'running');
 
 -- name: read_run_input
 -- The exact input of a run, unless it was erased.
-SELECT input, erased_by, erased_why FROM runs WHERE run_id = :run_id;
+SELECT input_piece, input_packing, input, erased_by, erased_why FROM runs WHERE run_id = :run_id;
 
 -- name: list_runs
 -- The newest runs, newest first; :state null means any.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
-       erasing
+       problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
+       output_piece, output_packing, output
 FROM runs WHERE :state IS NULL OR state = :state
 ORDER BY run_number DESC LIMIT :limit;
 
@@ -62,23 +62,30 @@ WHERE run_number IN (
   AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
   AND EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
   ORDER BY run_number LIMIT :limit)
-RETURNING run_number, run_id, generation, function, version, input, started_at;
+RETURNING run_number, run_id, generation, function, version, started_at, input_piece,
+          input_packing, input;
 
 -- name: unserved
 -- Waiting runs that no function in :served can continue, oldest first.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
-       output, problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why,
-       erasing
+       problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
+       output_piece, output_packing, output
 FROM runs WHERE state = 'pending'
 AND function || '@' || version NOT IN (SELECT value FROM json_each(:served))
 ORDER BY run_number LIMIT 100;
 
 -- name: end_run
 -- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
+-- A run that would wait for a word on the effect :doubted waits for a worker if that has come.
 UPDATE runs SET state = CASE WHEN :state = 'needs_attention' AND cancel_requested THEN 'cancelled'
+                             WHEN known THEN 'pending'
                              ELSE :state END,
-                output = :output, problem = :problem, problem_code = :problem_code,
-                holder = NULL, finished_at = :now
+                output = :output, output_piece = :output_piece, output_packing = :output_packing,
+                problem = CASE WHEN NOT known THEN :problem END,
+                problem_code = CASE WHEN NOT known THEN :problem_code END, holder = NULL,
+                finished_at = CASE WHEN NOT known OR cancel_requested THEN :now END
+FROM (SELECT EXISTS (SELECT 1 FROM receipts WHERE operation_key = :doubted
+                     AND state IN ('completed', 'failed')) AS known)
 WHERE run_id = :run_id AND holder = :holder AND generation = :generation
 RETURNING run_number, state;
 
@@ -169,10 +176,11 @@ WHERE runs.run_id = :run_id ORDER BY attempts.generation;
 -- Write a record under the run's fence.
 INSERT INTO records (run_number, step_id, sequence, kind, handler_id, input_sha256, input_bytes,
                      status, attempt, generation, nested, started_at, finished_at, input_piece,
-                     input_packing, input_tail, payload_packing, payload_bytes, payload)
+                     input_packing, input_tail, payload_piece, payload_packing, payload_bytes,
+                     payload)
 SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input_bytes,
        :status, :attempt, :generation, :nested, :started_at, :finished_at, :input_piece,
-       :input_packing, :input_tail, :payload_packing, :payload_bytes, :payload
+       :input_packing, :input_tail, :payload_piece, :payload_packing, :payload_bytes, :payload
 FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
 
 -- name: fence_holds
@@ -211,7 +219,7 @@ WHERE run_id = :run_id AND (state IN ('in_flight', 'ambiguous')
 
 -- name: read_payload
 -- The payload of one record.
-SELECT payload_packing, payload FROM records
+SELECT payload_piece, payload_packing, payload FROM records
 WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
 AND step_id = :step_id AND sequence = :sequence;
 
@@ -481,7 +489,7 @@ FROM audit WHERE operation_key = :operation_key ORDER BY audit_number DESC LIMIT
 
 -- name: find_erasable
 -- What erasing needs to know of a run.
-SELECT run_number, state FROM runs WHERE run_id = :run_id;
+SELECT run_number, state, input_piece, output_piece FROM runs WHERE run_id = :run_id;
 
 -- name: open_keys_of
 -- The keys of the receipts of a run of which something may still come.
@@ -504,23 +512,38 @@ DELETE FROM timers WHERE run_number = :run_number;
 
 -- name: records_to_erase
 -- Some records of a run: where the input stands, and how many bytes go with the record.
-SELECT record_number, input_piece, length(payload) + length(input_tail) FROM records
+SELECT record_number, input_piece, payload_piece, length(payload) + length(input_tail)
+FROM records
 WHERE run_number = :run_number ORDER BY step_id, sequence LIMIT :limit;
 
 -- name: erase_record
 -- Delete a record.
 DELETE FROM records WHERE record_number = :record_number;
 
--- name: shorten_record
+-- name: shorten_input
 -- Note which piece of a record's input is the last that is left.
 UPDATE records SET input_piece = :piece WHERE record_number = :record_number;
 
+-- name: shorten_payload
+-- Note which piece of a record's payload is the last that is left.
+UPDATE records SET payload_piece = :piece WHERE record_number = :record_number;
+
+-- name: shorten_run_input
+-- Note which piece of a run's input is the last that is left.
+UPDATE runs SET input_piece = :piece WHERE run_number = :run_number;
+
+-- name: shorten_run_output
+-- Note which piece of a run's output is the last that is left.
+UPDATE runs SET output_piece = :piece WHERE run_number = :run_number;
+
 -- name: erase_piece
--- Delete a piece that nothing but one record needs; return what it hangs below and its bytes.
+-- Delete a piece that nothing needs; return what it hangs below and its bytes.
 DELETE FROM pieces WHERE piece_number = :piece
 AND NOT EXISTS (SELECT 1 FROM pieces AS child WHERE child.parent = :piece)
-AND NOT EXISTS (SELECT 1 FROM records
-                WHERE input_piece = :piece AND record_number <> :record_number)
+AND NOT EXISTS (SELECT 1 FROM records WHERE input_piece = :piece)
+AND NOT EXISTS (SELECT 1 FROM records WHERE payload_piece = :piece)
+AND NOT EXISTS (SELECT 1 FROM runs WHERE input_piece = :piece)
+AND NOT EXISTS (SELECT 1 FROM runs WHERE output_piece = :piece)
 RETURNING parent, length(data);
 
 -- name: receipts_to_erase
