@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import hashlib
+import marshal
 import math
 import re
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -57,6 +58,20 @@ def encode_and_decode(value: object, *, what: str = "result") -> tuple[bytes, An
     raise InvalidPayload(_objection(value, what))
 
 
+def exact_bytes(value: object) -> bytes | None:
+    """Return what `encode` returns where a value comes back with every type it has, else None."""
+    try:
+        data = _encode(value)
+        if _decode(data) != value:
+            return None
+        # Subclasses of str, int, dict and list compare equal to what they hold, and only exact
+        # types pass this.
+        marshal.dumps(cast("Any", value))
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    return data
+
+
 def decode(data: bytes, *, what: str = "payload") -> Any:
     """Return the value of bytes that `encode` wrote or `check_json` accepted.
 
@@ -72,7 +87,7 @@ def decode(data: bytes, *, what: str = "payload") -> Any:
 def _objection(value: object, what: str, error: Exception | None = None) -> str:
     """Say which part of a value JSON does not carry, and what to do about it."""
     around: set[int] = set()
-    todo: list[tuple[object, _Place, bool]] = [(value, (None, what), False)]
+    todo: list[tuple[object, Place, bool]] = [(value, (None, what), False)]
     while todo:
         item, place, left = todo.pop()
         if left:
@@ -81,27 +96,29 @@ def _objection(value: object, what: str, error: Exception | None = None) -> str:
         members = _members(item)
         if members is None:
             if complaint := _complaint(item):
-                return f"{_path(place)} {complaint}"
+                return f"{path_of(place)} {complaint}"
             continue
         if id(item) in around:
-            return f"{_path(place)} contains itself, which JSON cannot say"
+            return f"{path_of(place)} contains itself, which JSON cannot say"
         around.add(id(item))
         todo.append((item, place, True))
         for key, step, child in reversed(members):
             if not isinstance(key, str) or _complaint(key):
-                return f"{_path(place)} has the key {key!r}; keys are str of Unicode text"
+                return f"{path_of(place)} has the key {key!r}; keys are str of Unicode text"
             todo.append((child, (place, step), False))
     if isinstance(error, RecursionError):
         return f"{what} is nested more deeply than the recursion limit allows: flatten it"
-    return f"{what} is {_named(value)} that does not come back equal from JSON: convert it"
+    return f"{what} is {a_named(value)} that does not come back equal from JSON: convert it"
 
 
-_Place = tuple["_Place | None", str]
+Place: TypeAlias = tuple["Place | None", str]
+"""Where a value stands: the place that it is in, and the step from there."""
 
 
-def _path(place: _Place) -> str:
+def path_of(place: Place) -> str:
+    """Return a place as people write it, such as `result.items[3]`."""
     steps: list[str] = []
-    around: _Place | None = place
+    around: Place | None = place
     while around is not None:
         around, step = around
         steps.append(step)
@@ -112,14 +129,15 @@ def _members(item: object) -> list[tuple[object, str, object]] | None:
     """Return the key, the step of the path and the value of each member; None for a leaf."""
     if isinstance(item, dict):
         members = cast("dict[object, object]", item)
-        return [(key, _step(key), child) for key, child in members.items()]
+        return [(key, step_of(key), child) for key, child in members.items()]
     if isinstance(item, list):
         elements = cast("list[object]", item)
         return [("", f"[{index}]", child) for index, child in enumerate(elements)]
     return None
 
 
-def _step(key: object) -> str:
+def step_of(key: object) -> str:
+    """Return the step of a path to what stands under a key."""
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
 
 
@@ -137,7 +155,7 @@ def _complaint(leaf: object) -> str | None:
     if type(leaf) is int:
         return "is an int with more digits than Python reads back: return it as a hex str"
     return (
-        f"is {_named(leaf)}; operations take and return JSON values (None, bool, int, float, str,"
+        f"is {a_named(leaf)}; operations take and return JSON values (None, bool, int, float, str,"
         f" list, and dict with str keys): {_advice(leaf)}"
     )
 
@@ -158,7 +176,8 @@ def _advice(leaf: object) -> str:
     return _ADVICE.get(type(leaf).__name__, "convert it")
 
 
-def _named(value: object) -> str:
+def a_named(value: object) -> str:
+    """Return the type of a value with its article."""
     kind = type(value)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
