@@ -1,7 +1,7 @@
 """Plain Python, no framework: an order is charged and shipped, and the process may die anywhere.
 
 Run it with `uv run python examples/checkout.py`. Kill it while it runs and run it again: it goes
-on after the last recorded step.
+on after the last recorded step, or waits for a person if it was killed in the middle of `ship`.
 """
 
 from __future__ import annotations

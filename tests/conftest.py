@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from perdure.storage.postgres.server_clock import ServerClock
+from tests.postgres_server import PostgresServer
+from tests.services import own_postgres
+from tests.storages import kept_on_server
 
 # Machines differ in speed, so no example has a deadline and none is called slow. In CI the same
 # examples run every time: a failure there belongs to the change, not to the day.
@@ -14,3 +22,35 @@ settings.register_profile(
     "ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True
 )
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """Name a PostgreSQL database in which tests make schemas of their own."""
+    url = os.environ.get("PERDURE_TEST_POSTGRES_URL")
+    if url:
+        yield url
+        return
+    with own_postgres() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """Keep a PostgreSQL server that tests may restart."""
+    with own_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Have the test run on each kind of storage: see `url_of`."""
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    # A clock that a test turns is then the server's too, but for its leases.
+    monkeypatch.setattr(ServerClock, "hear", lambda clock, now: None)
+    with kept_on_server(tmp_path, request.getfixturevalue("postgres")):
+        yield "postgres"

@@ -1,9 +1,8 @@
-"""An App on a temporary file: opened, interrupted and opened again."""
+"""An App on the store of a folder: opened, interrupted and opened again."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,14 +10,17 @@ from typing import Any, TypeVar
 
 from perdure import App, Context, WorkerOptions
 from perdure.clock import Clock, SystemClock
-from perdure.engine.store import AttemptRow, NewRun, OperationRow
+from perdure.engine.store import AttemptRow, NewRun, OperationRow, RunStore
 from perdure.fence import Fence
 from perdure.journal import Invocation, OperationKind, Outcome, Success
 from perdure.journal.digest import Digester
 from perdure.journal.store import NewRecord
 from perdure.observe import Observer
-from perdure.storage.sqlite import SqliteStorage
+from perdure.ports import no_probe
+from perdure.storage.vault import Vault
 from perdure.testing.manual_clock import ManualClock
+from perdure.urls import location_of
+from tests.storages import look, url_of
 
 T = TypeVar("T")
 
@@ -36,10 +38,10 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
-    """Return an App on the file of a folder, whose worker reacts fast and keeps its lease."""
-    extra = {
-        key: options.pop(key) for key in ("probe", "busy_seconds", "effects") if key in options
-    }
+    """Return an App on the store of a folder, whose worker reacts fast and keeps its lease."""
+    app = {"probe", "busy_seconds", "effects", "types", "secrets", "encryption"}
+    names = app & options.keys()
+    extra = {name: options.pop(name) for name in names}
     worker = {
         "poll_seconds": 0.002,
         "sweep_seconds": 0.0,
@@ -47,17 +49,12 @@ def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
         "drain_seconds": 0.0,
         **options,
     }
-    url = f"sqlite:///{folder / 'runs.db'}"
-    return App(url, worker=WorkerOptions(**worker), clock=clock, **extra)
+    return App(url_of(folder), worker=WorkerOptions(**worker), clock=clock, **extra)
 
 
 def sql(folder: Path, statement: str, *parameters: Any) -> list[Any]:
-    """Run a statement on a connection of its own, as another process would."""
-    connection = sqlite3.connect(folder / "runs.db", isolation_level=None)
-    try:
-        return connection.execute(statement, parameters).fetchall()
-    finally:
-        connection.close()
+    """Run a statement on the store of a folder, as another process would."""
+    return look(folder, statement, *parameters)
 
 
 class Pause:
@@ -143,7 +140,7 @@ async def in_time(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
 class Stored:
     """An open store with one worker and, by its fence, one run of it."""
 
-    def __init__(self, store: SqliteStorage, observer: Observer, fence: Fence) -> None:
+    def __init__(self, store: RunStore, observer: Observer, fence: Fence) -> None:
         self.store = store
         self.observer = observer
         self.fence = fence
@@ -178,15 +175,14 @@ class Stored:
 
 
 @asynccontextmanager
-async def stored(folder: Path, clock: Clock | None = None) -> AsyncGenerator[Stored]:
+async def stored(
+    folder: Path, clock: Clock | None = None, vault: Vault | None = None
+) -> AsyncGenerator[Stored]:
     """Open a store without an engine."""
     observer = Observer()
-    store = SqliteStorage(
-        folder / "runs.db",
-        clock or SystemClock(),
-        observer,
-        busy_seconds=20,
-        probe=lambda point: None,
+    place = location_of(url_of(folder))
+    store = await place.open(
+        clock or SystemClock(), observer, 20.0, no_probe, create=True, vault=vault
     )
     try:
         holder = await store.register_worker("w", 60.0)

@@ -1,4 +1,4 @@
-"""A store of receipts on a temporary file, and a target that does what a test says."""
+"""A store of receipts in a folder, and a target that does what a test says."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.effects.store import EffectClaim, Owner
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
+from perdure.engine.store import RunStore
 from perdure.observe import Observer
+from perdure.ports import no_probe
 from perdure.receipts import ReceiptStore, guard
-from perdure.storage.sqlite import SqliteStorage
 from perdure.testing.manual_clock import ManualClock
+from perdure.urls import location_of
 from tests.harness import in_time, sql
+from tests.storages import url_of
 
 CHARGE = OperationIdentity("invoice-17", "charge", "bank")
 KEY = CHARGE.operation_key
@@ -74,7 +77,7 @@ class Bank:
 
 
 class Shop:
-    """A process with receipts of its own on the file of a folder, by a clock that tests turn."""
+    """A process with receipts of its own in the store of a folder, by a clock that tests turn."""
 
     def __init__(self, folder: Path, clock: ManualClock, **options: Any) -> None:
         self.folder = folder
@@ -87,8 +90,7 @@ class Shop:
             "audit": self.audit,
             **options,
         }
-        url = f"sqlite:///{folder / 'runs.db'}"
-        self.store = ReceiptStore(url, clock=clock, **extra)
+        self.store = ReceiptStore(url_of(folder), clock=clock, **extra)
 
     async def pay(
         self,
@@ -135,9 +137,10 @@ async def shop(folder: Path, **options: Any) -> AsyncGenerator[Shop]:
 class Receipts:
     """The receipts of a store without a guard, with workers that own attempts."""
 
-    def __init__(self, storage: SqliteStorage, clock: ManualClock) -> None:
+    def __init__(self, storage: RunStore, manual: ManualClock) -> None:
         self.storage = storage
-        self.clock = clock
+        self.clock = storage.clock
+        self.advance = manual.advance
 
     async def owner(self) -> Owner:
         return Owner(await self.storage.register_worker("w", LEASE_SECONDS))
@@ -163,9 +166,8 @@ class Receipts:
 async def receipts(folder: Path) -> AsyncGenerator[Receipts]:
     """Open a store without a guard."""
     clock = ManualClock()
-    storage = SqliteStorage(
-        folder / "runs.db", clock, Observer(), busy_seconds=20, probe=lambda point: None
-    )
+    place = location_of(url_of(folder))
+    storage = await place.open(clock, Observer(), 20.0, no_probe, create=True)
     try:
         yield Receipts(storage, clock)
     finally:

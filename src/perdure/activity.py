@@ -13,11 +13,15 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class Activity:
-    """What an execution of a run has under way, and whether it may begin more."""
+    """What an execution of a run has under way, and whether it may begin more.
+
+    `cancelled` says that its worker has cancelled its code, which may still clean up.
+    """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self.interrupted = False
+        self.cancelled = False
         self._live: dict[Place, asyncio.Task[Any]] = {}
         self._done: set[Place] = set()
         self._acting: set[Place] = set()
@@ -88,6 +92,11 @@ class Activity:
         # Remembered, because code that swallows the refusal comes to an end that is none.
         self.interrupted = self.interrupted or refused
         return refused
+
+    @property
+    def stopping(self) -> bool:
+        """Whether what is cut short from now on may not be the doing of the run's code."""
+        return self._stopping or self.cancelled
 
     def stop(self, when_quiet: Callable[[], None]) -> None:
         """Begin nothing more; call `when_quiet` once no handler is under way."""

@@ -1,25 +1,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Never, Self, TypeVar, overload
 
 from perdure.blocking import Bridge
 from perdure.clock import Clock, SystemClock
+from perdure.codec import Codec, Named
 from perdure.context import Context
 from perdure.declaration import EffectDeclaration, KnownEffects
 from perdure.effects.audit import AuditSink
+from perdure.encryption import Keyring, vault_of
+from perdure.engine.archive import (
+    ArchiveStore,
+    decode_archive,
+    encode_archive,
+    export_run,
+    take_in,
+)
 from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
-from perdure.engine.store import RunRow, RunState, RunStore
+from perdure.engine.rehearsal import Rehearsed
+from perdure.engine.retention import Retention, collect
+from perdure.engine.store import RunRow, RunState
 from perdure.engine.worker import WorkerOptions
 from perdure.errors import EngineClosed, InvalidFunction
 from perdure.functions import declared_of
 from perdure.observe import Observer
-from perdure.ports import Ports, Probe, no_probe
-from perdure.urls import location_of
+from perdure.ports import Ports, Probe, Secrets, no_probe
+from perdure.secrets import SecretRef
+from perdure.urls import location_of, shown
 
 F = TypeVar("F", bound=Function)
 I = TypeVar("I")  # noqa: E741
@@ -29,17 +42,24 @@ T = TypeVar("T")
 class App:
     """Run functions and the place where their runs live; the only wiring there is.
 
-    `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for an
-    absolute path, or `postgresql://user@host:5432/database` for a schema `perdure` there, or
-    another one with `?schema=name`. `async with app:` opens the store and executes runs; `app.connect()`
-    opens it only to start runs and look at them.
+    `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for
+    an absolute path, or `postgresql://user@host:5432/database` for a schema `perdure` there, or
+    another one with `?schema=name`. `async with app:` opens the store and executes runs;
+    `app.connect()` opens it only to start runs and look at them.
 
     `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
-    long a write waits for another process's. `audit` gets a record for each thing that happens to
-    an effect; it stays the caller's to close. `effects` are functions that `effect` declared: the
-    worker asks their lookups about what is ambiguous, also before a run has called them. `clock`
-    and `probe` are for tests: a clock that they turn by hand, and a function called at each named
-    point where a crash leaves a different state.
+    long a write waits for another process's. `encryption` hides what runs are given, record and
+    come to; every process on the store needs it. `audit` gets a record for each thing that happens
+    to an effect; it stays the caller's to close. `effects` are functions that `effect` declared:
+    the worker asks their lookups about what is ambiguous, also before a run has called them.
+    `types` are classes whose instances are stored, next to those that the annotations of run
+    functions and operations name: enums, dataclasses, named tuples, msgspec Structs and pydantic
+    models, each under its name or in a tuple with another one. `secrets` returns the secret of a
+    name, for `SecretRef`. `clock` and `probe` are for tests: a clock that they turn by hand, and a
+    function called at each named point where a crash leaves a different state.
+
+    Raises `InvalidUrl`, `InvalidFunction` for what is no effect, and `InvalidOptions` for what is
+    no class of data or has the name of another one.
     """
 
     def __init__(
@@ -48,18 +68,26 @@ class App:
         *,
         worker: WorkerOptions | None = None,
         busy_seconds: float = 60.0,
+        encryption: Keyring | None = None,
         audit: AuditSink | None = None,
         effects: Sequence[Callable[..., Any]] = (),
+        types: Sequence[Named] = (),
+        secrets: Secrets | None = None,
         clock: Clock | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.url = url
+        self.shown_url = shown(url)
         self.worker = worker or WorkerOptions()
         self.observer = Observer()
+        self.encryption = encryption
         self.audit = audit
         self._known = KnownEffects()
+        self._codec = Codec((SecretRef, *types))
+        self._secrets = secrets
         for function in effects:
             self._known.learn(*_effect_of(function))
+            self._codec.learn(function)
         self._location = location_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
@@ -82,6 +110,7 @@ class App:
 
         def register(function: F) -> F:
             self._registry.add(function, name, version)
+            self._codec.learn(function)
             return function
 
         return register
@@ -122,9 +151,10 @@ class App:
     ) -> RunHandle[Any]:
         """Start a run and return at once.
 
-        `input` is a JSON value. With `run_id` the call is idempotent: the same id and input give
-        the same run, whatever became of it; another input raises `RunConflict`. Without, the run
-        gets an id of its own. By default the newest version of the function is started.
+        `input` is what an operation takes, too. With `run_id` the call is idempotent: the same id
+        and input give the same run, whatever became of it; another input raises `RunConflict`.
+        Without, the run gets an id of its own. By default the newest version of the function is
+        started.
 
         Durable when it returns: the run, fsynced; it will be executed.
         If it raises: nothing was written. `UnknownFunction`, `RunConflict`, `InvalidPayload`,
@@ -216,7 +246,7 @@ class App:
         return self._engine
 
     @property
-    def store(self) -> RunStore:
+    def store(self) -> ArchiveStore:
         """The store of the open App, for those who look at runs."""
         return self.engine.store
 
@@ -248,6 +278,56 @@ class App:
         Durable when it returns: the new state, fsynced. Raises `UnknownRun` or `RunErased`.
         """
         return await self.engine.resume(run_id)
+
+    async def count_expired(self, retention: Retention) -> Mapping[str, int]:
+        """Return how much of each class `collect` would delete now."""
+        return await self.store.count_expired(retention.at(self.store.clock.now()))
+
+    async def collect(self, retention: Retention) -> Mapping[str, int]:
+        """Delete what is over for longer than it is kept; return how much of each class.
+
+        In transactions of bounded size, beside live runs. Cut short, the next call goes on with it.
+        Durable when it returns: the deletions, fsynced. Raises a `StorageError`.
+        """
+        gone: Counter[str] = Counter()
+        async for some in collect(self.store, retention.at(self.store.clock.now())):
+            gone.update(some)
+        return gone
+
+    async def rehearse(self, run_id: str) -> Rehearsed:
+        """Call a run's function with what the run recorded; say whether code and journal agree.
+
+        No operation is performed and nothing is written: where the journal has no answer, the code
+        is stopped. What a run function does past its context, it does here as well. For tests
+        before a deployment; `perdure check` does it for many runs.
+
+        Raises `UnknownRun` or `RunErased`.
+        """
+        return await self.engine.rehearse(run_id)
+
+    async def export(self, run_id: str) -> bytes:
+        """Return all that the store holds of a run, as one JSON document for `import_run`.
+
+        Nothing in it is encrypted, whatever the store is. Raises `UnknownRun`, `RunErased`, or
+        `RunConflict` while a worker executes the run.
+        """
+        return encode_archive(await export_run(self.store, run_id))
+
+    async def import_run(self, data: bytes) -> RunRow:
+        """Write a run that was exported, with its records and its receipts; return it.
+
+        A run that has ended is what it was. One that waited for a worker waits for a person here,
+        as `needs_attention`, because it may go on where it came from; what was in flight is
+        ambiguous. A run that is here already, just as it was exported, is returned as it stands.
+
+        Durable when it returns: the run, fsynced.
+        If it raises: nothing was written. `InvalidRecord` or `UnsupportedRecordVersion` for what is
+        no exported run, `RunConflict` for a run of that id, or a receipt, with something else in
+        it, `RunErased`, or a `StorageError`.
+        """
+        archive = decode_archive(data)
+        await take_in(self.store, archive)
+        return await self.find(archive.run.run_id)
 
     async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> RunRow:
         """Delete what an ended run was given, recorded and came to; return what is left of it.
@@ -286,13 +366,26 @@ class App:
             await engine.close()
 
     async def _make_engine(self, *, create: bool) -> Engine:
-        store: RunStore = await self._location.open(
-            self._clock, self.observer, self._busy_seconds, self._probe, create=create
+        store: ArchiveStore = await self._location.open(
+            self._clock,
+            self.observer,
+            self._busy_seconds,
+            self._probe,
+            create=create,
+            vault=vault_of(self.encryption),
         )
         # Threads of their own: operations that wait must not keep the loop's others waiting.
         threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
         ports = Ports(
-            store, store.clock, self.observer, self._probe, threads, self.audit, self._known
+            store,
+            store.clock,
+            self.observer,
+            self._probe,
+            threads,
+            self.audit,
+            self._known,
+            self._codec,
+            self._secrets,
         )
         return Engine(store, ports, self._registry, self.worker)
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from perdure.activity import Place
-from perdure.boundary import identity_of
-from perdure.canonical import decode, encode
+from perdure.asked_effect import identity_of
+from perdure.canonical import encode
 from perdure.declaration import EffectDeclaration, Reported, Verdict
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy
-from perdure.errors import ForeignTask, InvalidInvocation, InvalidPayload
+from perdure.errors import ForeignTask, InvalidInvocation, InvalidOptions, InvalidPayload
 from perdure.functions import EndedMeanwhile, Operation, declared_of, fits, invoke
 from perdure.ids import check_identifier, shortened
 from perdure.journal.failures import failure_of
@@ -89,16 +89,19 @@ class Context:
     ) -> Coroutine[Any, Any, Any]:
         """Perform a function as one operation and return what it returned.
 
-        The arguments and the result are JSON values and come back as such: None, bool, int,
-        float, str, list, and dict with str keys. A function that is not async runs in a thread.
+        The result comes back as it was, of the same type, and so would the arguments: JSON values,
+        bytes, tuples, sets, Decimal, datetimes, UUID, paths, and instances of classes that the
+        App's `types` or the function's annotations name. A function that is not async runs in a
+        thread.
         The operation has its number as soon as `call` returns, so
         `asyncio.gather(context.call(a), context.call(b))` is the same on every execution.
 
         Durable when it returns: the result, fsynced; a replay returns it without calling.
         If it raises: `OperationFailed` with what the function raised, now and on every replay.
         What leaves its effect ambiguous parks the run instead, until a person has settled it;
-        `InvalidPayload` for arguments that are not JSON values, `ForeignTask` from a task that
-        does not own this context, `InvalidFunction` for one without a usable name.
+        `InvalidPayload` for arguments that cannot be stored, `ForeignTask` from a task that does
+        not own this context, `InvalidFunction` for one without a usable name. What was recorded
+        and cannot be read here parks the run as well.
         """
         declared = declared_of(function)
         return self._call(self._next(), declared, function, args, kwargs)
@@ -155,6 +158,19 @@ class Context:
         import random
 
         return random.Random(self._entropy("random"))  # noqa: S311 - replay needs the same numbers
+
+    def secret(self, name: str) -> str:
+        """Return the secret of a name, as the App's `secrets` resolves it; it is never recorded.
+
+        Raises `InvalidOptions` where the App has none.
+        """
+        resolve = self._performer.secrets
+        if resolve is None:
+            raise InvalidOptions(
+                f"nobody resolves the secret {name!r}: pass App(url, secrets=resolver), a function"
+                " that returns the secret of a name"
+            )
+        return resolve(name)
 
     def key(self, step_id: str, sequence: int) -> str:
         """Return the stable key of an operation of this context."""
@@ -242,7 +258,8 @@ class Context:
         kwargs: Mapping[str, Any],
     ) -> Any:
         what = f"{declared.handler_id}: arguments"
-        input_json = encode({"args": [*args], "kwargs": {**kwargs}}, what=what)
+        given = {"args": [*args], "kwargs": {**kwargs}}
+        input_json = self._performer.codec.encode(given, what=what, function=function)
         invocation = self._invocation(
             OperationKind.TOOL_CALL, "call", sequence, declared.handler_id, input_json
         )
@@ -250,8 +267,19 @@ class Context:
         if performed is None:
             performed = await self._execute(invocation, declared, function, args, kwargs)
         if isinstance(performed.outcome, Success):
-            return decode(performed.outcome.output_json)
+            return self._decoded(performed.outcome.output_json, declared, function)
         return performed.output(self.key("call", sequence))
+
+    def _decoded(
+        self, output_json: bytes, declared: Operation, function: Callable[..., Any]
+    ) -> Any:
+        what = f"{declared.handler_id}: result"
+        try:
+            return self._performer.codec.decode(output_json, what=what, function=function)
+        except InvalidPayload as error:
+            # Nobody can say what the code would do with the value that was recorded.
+            self._performer.activity.cut(self._above)
+            raise self._performer.tenure.park(error) from error
 
     async def _execute(
         self,
@@ -281,7 +309,7 @@ class Context:
                     raise
                 return Reported(failure_of(error), Verdict.NOT_SENT)
             try:
-                return Success(encode(result, what=what))
+                return Success(self._performer.codec.encode(result, what=what, function=function))
             except InvalidPayload as error:
                 # Whatever it did, it has done.
                 return Reported(failure_of(error), Verdict.APPLIED)

@@ -3,11 +3,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
+from perdure.canonical import encode
+from perdure.codec import Codec
 from perdure.effects.answer import Lookup
+from perdure.effects.effect import Encode
 from perdure.effects.support import EffectPolicy
 from perdure.journal.record import Outcome
 from perdure.retry import RetryPolicy, retryable
@@ -47,7 +51,8 @@ class EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     makes the operation's output of what the target, or a person, says that it answered; None when
     that is the same document. What `prepare` returns is entered before the effect is claimed: an
     exception out of it is the operation's failure, and leaves no receipt. It is not entered for an
-    effect that may have been applied before.
+    effect that may have been applied before. `function` is the one whose annotations name the
+    classes that it returns; None where nobody knows.
     """
 
     policy: EffectPolicy = EffectPolicy()
@@ -56,6 +61,7 @@ class EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     not_sent: ErrorTypes = ()
     output_of: Callable[[bytes], bytes] | None = None
     prepare: Callable[[], AbstractAsyncContextManager[object]] | None = None
+    function: Callable[..., Any] | None = None
 
     def retries(self, retry: RetryPolicy, error: Exception, attempt: int) -> bool:
         """Return whether an attempt that raised is followed by another.
@@ -66,6 +72,13 @@ class EffectDeclaration(msgspec.Struct, frozen=True, kw_only=True):
         if refused and getattr(error, "retryable", None) is not True:
             return False
         return retry.allows(error, attempt)
+
+    def encoder(self, codec: Codec) -> Encode:
+        """Return what writes what a lookup says; agents have JSON values, whatever the codec."""
+        what = "the lookup's result"
+        if self.output_of is not None:
+            return partial(encode, what=what)
+        return partial(codec.encode, what=what, function=self.function)
 
 
 class KnownEffects:

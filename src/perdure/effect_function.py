@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
@@ -13,27 +12,25 @@ from perdure.context import current
 from perdure.declaration import EffectDeclaration, ErrorTypes
 from perdure.effects.answer import Lookup
 from perdure.effects.identity import OperationIdentity
-from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
+from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport, member_of
 from perdure.errors import InvalidFunction, NotInRun
 from perdure.functions import (
     Operation,
-    check_timeout,
+    check_performable,
+    declaration_of,
     declare_as,
-    declared_of,
     handler_id_of,
     redeclare,
 )
+from perdure.identity_parameter import PARAMETER, identity_parameter
 from perdure.ids import new_run_id
 from perdure.retry import RetryPolicy
+from perdure.wording import named
 
 P = ParamSpec("P")
 R = TypeVar("R")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 LookupT = TypeVar("LookupT", bound=Lookup)
-MemberT = TypeVar("MemberT", SideEffectSupport, OnAmbiguous)
-
-_PARAMETER: Final = "operation"
-_SPELLINGS: Final = ("OperationIdentity", "perdure.OperationIdentity")
 
 
 class EffectFunction(Protocol[P, ResultT_co]):
@@ -80,13 +77,15 @@ def effect(
 ) -> Decorator:
     """Declare what a function does to the world, and what can be done when nobody knows.
 
-    For a function that `context.call` performs, or that is a tool of an agent. A parameter
-    `operation: OperationIdentity` gets the identity of the operation, and is hidden from callers
-    and models: its `operation_key` is what a target that drops repeats is to be given.
+    For a function that `context.call` performs, or that is a tool of an agent; not for a generator
+    function, which does nothing when it is called. A parameter `operation: OperationIdentity`, with
+    or without `| None`, gets the identity of the operation, and is hidden from callers and models:
+    its `operation_key` is what a target that drops repeats is to be given.
 
     `support`, `target`, `on_ambiguous`, `timeout_seconds`, `key_valid_for_seconds`,
     `settle_seconds` and `reconcile_attempts` are those of `EffectPolicy`; the target is the
-    function's name by default. With `outcome_queryable`, `@function.lookup` registers who asks.
+    function's name by default. With `outcome_queryable`, `@function.lookup` registers who asks;
+    without one the function is refused when it is first called.
     Exceptions of the types in `rejected` mean that the target refused, and those in `not_sent`
     that nothing left the process, as `EffectRejected` and `EffectNotSent` do. Any other leaves the
     effect ambiguous.
@@ -98,9 +97,9 @@ def effect(
     Raises `InvalidFunction`.
     """
     policy = EffectPolicy(
-        support=_member(SideEffectSupport, "support", support),
+        support=member_of(SideEffectSupport, "support", support),
         target=target,
-        on_ambiguous=_member(OnAmbiguous, "on_ambiguous", on_ambiguous),
+        on_ambiguous=member_of(OnAmbiguous, "on_ambiguous", on_ambiguous),
         timeout_seconds=timeout_seconds,
         key_valid_for_seconds=key_valid_for_seconds,
         settle_seconds=settle_seconds,
@@ -112,7 +111,7 @@ def effect(
 
     def decorate(function: Callable[..., Any]) -> Any:
         handler_id = handler_id_of(function, name, version)
-        check_timeout(function, handler_id, timeout_seconds)
+        check_performable(function, timeout_seconds)
         wrapper = _injecting(function)
         declare_as(wrapper, Operation(handler_id, retry, effect=declaration))
         wrapper.lookup = functools.partial(_add_lookup, wrapper)
@@ -122,31 +121,25 @@ def effect(
 
 
 def _add_lookup(function: Callable[..., Any], lookup: LookupT) -> LookupT:
-    declared = declared_of(function)
-    if not inspect.iscoroutinefunction(lookup):
-        raise InvalidFunction(f"the lookup of {declared.handler_id} is to be an async function")
+    declared = declaration_of(function)
+    assert declared is not None
     assert declared.effect is not None
-    redeclare(function, msgspec.structs.replace(declared.effect, lookup=lookup))
+    if not inspect.iscoroutinefunction(lookup):
+        raise InvalidFunction(
+            f"{named(lookup)}: the lookup of {declared.handler_id} is to be an async function"
+        )
+    effect = msgspec.structs.replace(declared.effect, lookup=lookup, function=function)
+    redeclare(function, effect)
     return lookup
 
 
 def _injecting(function: Callable[..., Any]) -> Any:
     """Return the function without its parameter for the identity, which is put in here."""
-    signature = inspect.signature(function)
-    place = _place_of_identity(function, signature)
+    parameter = identity_parameter(function)
 
     def filled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         identity = _identity_here(function)
-        if place is None:
-            return args
-        given = kwargs.pop(_PARAMETER, None)
-        # One that a model writes for itself, where a tool takes any arguments, is no identity.
-        if isinstance(given, OperationIdentity):
-            identity = given
-        if len(args) >= place:
-            return (*args[:place], identity, *args[place:])
-        kwargs[_PARAMETER] = identity
-        return args
+        return args if parameter is None else parameter.put(identity, args, kwargs)
 
     async def apply_async(*args: Any, **kwargs: Any) -> Any:
         return await function(*filled(args, kwargs), **kwargs)
@@ -156,10 +149,10 @@ def _injecting(function: Callable[..., Any]) -> Any:
 
     is_async = inspect.iscoroutinefunction(function)
     wrapper: Any = apply_async if is_async else apply
-    if place is None:
+    if parameter is None:
         return functools.wraps(function)(wrapper)
     wrapper = functools.wraps(function)(_at_home(wrapper, function))
-    _hide_identity(wrapper, signature)
+    _hide_identity(wrapper, inspect.signature(function))
     return wrapper
 
 
@@ -177,27 +170,12 @@ def _at_home(wrapper: Any, function: Callable[..., Any]) -> Any:
 def _hide_identity(wrapper: Any, signature: inspect.Signature) -> None:
     # Whoever makes a schema of it must not find the parameter, wherever one looks for it.
     del wrapper.__wrapped__
-    kept = [each for name, each in signature.parameters.items() if name != _PARAMETER]
+    kept = [each for name, each in signature.parameters.items() if name != PARAMETER]
     wrapper.__signature__ = signature.replace(parameters=kept)
     annotations = wrapper.__annotations__
     wrapper.__annotations__ = {
-        name: value for name, value in annotations.items() if name != _PARAMETER
+        name: value for name, value in annotations.items() if name != PARAMETER
     }
-
-
-def _place_of_identity(function: Callable[..., Any], signature: inspect.Signature) -> int | None:
-    """Return where among the positional parameters the identity stands, or None."""
-    for place, (name, parameter) in enumerate(signature.parameters.items()):
-        annotation: Any = parameter.annotation
-        if annotation is OperationIdentity or annotation in _SPELLINGS:
-            if name != _PARAMETER:
-                raise InvalidFunction(
-                    f"{function!r}: the parameter for the OperationIdentity is to be"
-                    f" called {_PARAMETER!r}, not {name!r}"
-                )
-            keyword_only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-            return sys.maxsize if keyword_only else place
-    return None
 
 
 def _identity_here(function: Callable[..., Any]) -> OperationIdentity:
@@ -216,11 +194,3 @@ def _identity_here(function: Callable[..., Any]) -> OperationIdentity:
 
 def _types(types: type[Exception] | ErrorTypes) -> ErrorTypes:
     return types if isinstance(types, tuple) else (types,)
-
-
-def _member(kind: type[MemberT], what: str, value: MemberT | str) -> MemberT:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(member.value) for member in kind)
-        raise InvalidFunction(f"an effect's {what} is one of {known}, not {value!r}") from None

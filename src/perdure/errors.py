@@ -50,7 +50,7 @@ class InvalidInvocation(JournalError):
 
 
 class InvalidPayload(JournalError):
-    """A payload is empty, over its size limit, or not one strict JSON document."""
+    """A payload is empty, over its size limit, or holds what cannot be stored or read."""
 
 
 class InvalidRecord(JournalError):
@@ -91,10 +91,10 @@ class ReplayMismatch(JournalError):
 
 
 class UnaskedOperation(JournalError):
-    """The code came to its end without asking for what an earlier execution recorded.
+    """The code came to its end without asking for what an earlier execution recorded or began.
 
     The run is parked as `needs_attention`: the code, or the order of its tasks, has changed, and
-    what was recorded and not asked for may have acted.
+    what was not asked for may have acted.
     """
 
     def __init__(self, run_id: str, keys: list[str]) -> None:
@@ -103,8 +103,8 @@ class UnaskedOperation(JournalError):
         shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
         super().__init__(
             f"run {run_id} came to its end without asking for {shown}, which an earlier execution"
-            " recorded: the code has changed, or depends on time or on the order of tasks. Deploy"
-            " the code that recorded it and resume the run, or cancel it"
+            " recorded or began: the code has changed, or depends on time or on the order of tasks."
+            " Deploy the code that asked for it and resume the run, or cancel it"
         )
 
 

@@ -7,15 +7,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextvars import copy_context
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
 from perdure.declaration import EffectDeclaration
-from perdure.effects.support import EffectPolicy
+from perdure.effects.effect import NO_LOOKUP
+from perdure.effects.support import EffectPolicy, SideEffectSupport
 from perdure.errors import InvalidFunction, InvalidInvocation
+from perdure.identity_parameter import check_takes_none
 from perdure.ids import check_identifier
 from perdure.retry import RetryPolicy
+from perdure.wording import named
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,7 +79,8 @@ def operation(
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         handler_id = handler_id_of(function, name, version)
-        check_timeout(function, handler_id, timeout_seconds)
+        check_performable(function, timeout_seconds)
+        check_takes_none(function)
         if read_only:
             declared = Operation(handler_id, retry, timeout_seconds, effect=None)
         else:
@@ -87,22 +92,30 @@ def operation(
     return declare if function is None else declare(function)
 
 
-def check_timeout(
-    function: Callable[..., Any], handler_id: str, timeout_seconds: float | None
-) -> None:
-    """Raise `InvalidFunction` for a time limit on what cannot be stopped."""
+def check_performable(function: Callable[..., Any], timeout_seconds: float | None = None) -> None:
+    """Raise `InvalidFunction` for what no call performs, and a limit on what cannot be stopped."""
+    called = function if hasattr(function, "__code__") else type(function).__call__
+    if any(map(_is_generator, (function, called))):
+        raise InvalidFunction(
+            f"{named(function)}: it is a generator function, whose body has not run when a call of"
+            " it returns; return a list instead of yielding"
+        )
     if timeout_seconds is not None and not inspect.iscoroutinefunction(function):
         raise InvalidFunction(
-            f"{handler_id} runs in a thread, which cannot be stopped: timeout_seconds needs an"
-            " async function"
+            f"{named(function)}: it runs in a thread, which cannot be stopped: timeout_seconds"
+            " needs an async function"
         )
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def declare_as(function: Callable[..., Any], operation: Operation) -> None:
     """Fix how a function is performed; raises `InvalidFunction` when that was done before."""
     if hasattr(function, _DECLARATION):
         raise InvalidFunction(
-            f"{operation.handler_id} is declared twice: give everything to one decorator, effect or"
+            f"{named(function)}: it is declared twice; give everything to one decorator, effect or"
             " operation"
         )
     setattr(function, _DECLARATION, operation)
@@ -110,7 +123,8 @@ def declare_as(function: Callable[..., Any], operation: Operation) -> None:
 
 def redeclare(function: Callable[..., Any], effect: EffectDeclaration) -> None:
     """Complete what a function declares of its effect."""
-    declared = declared_of(function)
+    declared = declaration_of(function)
+    assert declared is not None
     setattr(function, _DECLARATION, msgspec.structs.replace(declared, effect=effect))
 
 
@@ -133,7 +147,7 @@ async def invoke(
     Raises `EndedMeanwhile` for a thread that came to a result after the caller was cancelled.
     """
     if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
+        return _run(function, await function(*args, **kwargs))
     here = copy_context()
     thread = asyncio.get_running_loop().run_in_executor(
         threads, lambda: here.run(_in_thread, function, args, kwargs)
@@ -156,10 +170,19 @@ def _in_thread(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     try:
-        return function(*args, **kwargs)
+        return _run(function, function(*args, **kwargs))
     except StopIteration as error:
         # No future takes it, and whoever waits for one would wait for ever.
         raise RuntimeError("the function raised StopIteration") from error
+
+
+def _run(function: Callable[..., Any], result: Any) -> Any:
+    """Return what a function came to, unless most of it is still to be run."""
+    if isinstance(result, GeneratorType | AsyncGeneratorType):
+        raise InvalidFunction(
+            f"{named(function)}: it returned a generator, whose body has not run; return a list"
+        )
+    return result
 
 
 def declaration_of(function: Callable[..., Any]) -> Operation | None:
@@ -172,6 +195,7 @@ def declared_of(function: Callable[..., Any]) -> Operation:
     """Return how a function is performed; raises `InvalidFunction`."""
     declared = declaration_of(function)
     if declared is not None:
+        check_lookup(function, declared)
         return declared
     bare = _without_arguments(function)
     if not callable(bare):
@@ -182,12 +206,24 @@ def declared_of(function: Callable[..., Any]) -> Operation:
     try:
         return _undeclared(bare)
     except TypeError:  # it has no hash
-        return Operation(handler_id_of(bare, None, 1))
+        return _undeclared.__wrapped__(bare)
 
 
 @functools.lru_cache(maxsize=1024)
 def _undeclared(function: Callable[..., Any]) -> Operation:
+    check_performable(function)
+    check_takes_none(function)
     return Operation(handler_id_of(function, None, 1))
+
+
+def check_lookup(function: Callable[..., Any], declared: Operation) -> None:
+    """Raise `InvalidFunction` where a target is to be asked and no lookup says how."""
+    effect = declared.effect
+    if effect is None or effect.lookup is not None:
+        return
+    if effect.policy.support is SideEffectSupport.OUTCOME_QUERYABLE:
+        name = getattr(_without_arguments(function), "__name__", "function")
+        raise InvalidFunction(f"{named(function)}: {NO_LOOKUP} put @{name}.lookup on it")
 
 
 def handler_id_of(function: Callable[..., Any], name: str | None, version: int) -> str:
@@ -198,13 +234,15 @@ def handler_id_of(function: Callable[..., Any], name: str | None, version: int) 
         name = name.replace(".<locals>", "")
         if "<lambda>" in name:
             raise InvalidFunction(
-                "a lambda has no name that a later execution would find; give the operation one:"
-                " operation(name='…')(function)"
+                f"{named(bare)}: a lambda has no name that a later execution would find; give the"
+                " operation one: operation(name='…')(function)"
             )
     try:
         return check_identifier(name if version == 1 else f"{name}.v{version}", "handler id")
     except InvalidInvocation as error:
-        raise InvalidFunction(f"{error}; give it one: operation(name='…')(function)") from error
+        raise InvalidFunction(
+            f"{named(function)}: {error}; give it one: operation(name='…')(function)"
+        ) from error
 
 
 def fits(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -6,9 +6,11 @@ import msgspec
 
 from perdure.activity import Activity, Place, this_task
 from perdure.asked import Asked, digest_of
-from perdure.boundary import AskedEffect, Attempt, Boundary, key_of
+from perdure.asked_effect import AskedEffect, key_of
+from perdure.attempt import Attempt, make_attempt
+from perdure.boundary import Boundary
 from perdure.canonical import INPUT_LIMIT_BYTES, check_size
-from perdure.declaration import EffectDeclaration, Reported, Verdict
+from perdure.declaration import EffectDeclaration
 from perdure.delays import retry_delay, whole_seconds
 from perdure.errors import (
     EffectConflict,
@@ -18,11 +20,12 @@ from perdure.errors import (
     ReplayMismatch,
     RunParked,
     RunStopped,
+    UnaskedOperation,
 )
 from perdure.fence import Fence
 from perdure.ids import stable_key
 from perdure.journal.digest import Digester
-from perdure.journal.failures import bounded, failure_of
+from perdure.journal.failures import bounded
 from perdure.journal.invocation import Invocation
 from perdure.journal.record import Failure, Outcome, Success, success_of
 from perdure.journal.replay import Replay
@@ -72,6 +75,7 @@ class Performer:
         self.fence = fence
         self.clock = ports.clock
         self.threads = ports.threads
+        self.codec, self.secrets = ports.codec, ports.secrets
         self.tenure = Tenure(fence.run_id, ownership, ports.clock)
         self.activity = Activity(fence.run_id)
         self.executed = 0
@@ -81,7 +85,7 @@ class Performer:
         self._store = ports.store
         self._observer = ports.observer
         self._probe = ports.probe
-        self._boundary = Boundary(fence, ports, ownership, self.tenure.insist)
+        self._boundary = Boundary(fence, ports, ownership, self.tenure, self.activity)
 
     async def perform(
         self,
@@ -162,10 +166,21 @@ class Performer:
             timer = await self._begin_timer(asked, self.clock.now() + seconds)
         await self._wait(asked, timer.wake_at)
 
-    def unasked(self) -> list[str]:
-        """Return the keys that earlier executions recorded and this one did not ask for."""
+    async def unfinished(self) -> PerdureError | None:
+        """Return why the run cannot be over although its code is, or None.
+
+        An effect of it is in doubt, or it was not asked for what was recorded or begun before.
+        """
+        doubt = await self._boundary.left_in_doubt()
+        if doubt is not None:
+            return doubt
+        places = self._replay.unasked()
+        for place, operation_key in self._replay.unasked_effects():
+            if await self._boundary.is_open(operation_key):
+                places.append(place)
         run_id = self.fence.run_id
-        return [stable_key(run_id, *place) for place in self._replay.unasked()]
+        keys = [stable_key(run_id, *place) for place in sorted(places)]
+        return UnaskedOperation(run_id, keys) if keys else None
 
     def _refusal(self, above: tuple[Place, ...]) -> BaseException | None:
         """Return why an operation may not begin, or None."""
@@ -254,6 +269,9 @@ class Performer:
         started_at: float,
     ) -> Attempt:
         """Make one attempt; where it has an effect, through the boundary."""
+        if this_task().cancelling():
+            # A cancellation that is still on its way is not to look like the handler's own.
+            await asyncio.sleep(0)
         if (begun := self._begun.get(asked.place)) and begun != key_of(asked.invocation, effect):
             # What was begun may have been applied, whatever the code calls it now.
             raise self._parked(asked, EffectConflict(begun, "here under another name or target"))
@@ -282,17 +300,7 @@ class Performer:
         invocation = asked.invocation
         place = f"{invocation.step_id}/{invocation.sequence}"
         self._probe(f"operation.call {place}")
-        cancellations = this_task().cancelling()
-        raised: BaseException | None
-        try:
-            made = _reported(await handler())
-            raised = made.error
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again, or recorded
-            raised = error
-            made = Attempt(failure_of(error), error if isinstance(error, Exception) else None)
-        if raised is not None and this_task().cancelling() > cancellations:
-            # What a handler makes of its cancellation says nothing about the operation.
-            raise asyncio.CancelledError from raised
+        made = await make_attempt(handler)
         refusal = self.tenure.refusal()
         if refusal is not None and (
             # Code that swallowed a signal of an operation below this one has no outcome to record.
@@ -382,13 +390,6 @@ def _performed(record: NewRecord) -> Performed:
     return Performed(
         record.outcome, replayed=False, attempt=record.attempt, finished_at=record.finished_at
     )
-
-
-def _reported(told: Outcome | Reported) -> Attempt:
-    if isinstance(told, Reported):
-        return Attempt(told.outcome, told.error, told.verdict, told.why)
-    # An outcome that no record can hold becomes a failure, and was applied all the same.
-    return Attempt(told, verdict=Verdict.APPLIED if isinstance(told, Success) else None)
 
 
 def _check_new(invocation: Invocation) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from perdure.clock import Clock
+from perdure.codec import Codec
 from perdure.declaration import KnownEffects, Reported
 from perdure.effects.audit import AuditSink
 from perdure.effects.receipt import Receipt
@@ -21,6 +22,9 @@ Handler: TypeAlias = Callable[[], Awaitable[Outcome | Reported]]
 
 Probe: TypeAlias = Callable[[str], None]
 """Is called with the name of each point at which a crash leaves a different state."""
+
+Secrets: TypeAlias = Callable[[str], str]
+"""Returns the secret of a name."""
 
 
 class Store(JournalStore, Receipts, Protocol):
@@ -51,7 +55,8 @@ class Ports(msgspec.Struct, frozen=True):
     """What performing needs from outside: where records go, the clocks, and who listens.
 
     `threads` runs functions that are not async; None for the event loop's own. `known` are the
-    effects that this process can ask about.
+    effects that this process can ask about. `codec` writes and reads the values of user code.
+    `secrets` resolves the names of secrets; None where nobody does.
     """
 
     store: Store
@@ -61,6 +66,8 @@ class Ports(msgspec.Struct, frozen=True):
     threads: Executor | None = None
     audit: AuditSink | None = None
     known: KnownEffects = msgspec.field(default_factory=KnownEffects)
+    codec: Codec = msgspec.field(default_factory=Codec)
+    secrets: Secrets | None = None
 
 
 def no_probe(point: str) -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, Self
 
 from perdure.background import Background
-from perdure.canonical import decode, encode
 from perdure.clock import Clock, SystemClock
+from perdure.codec import Codec, Named
 from perdure.effects.answer import Decision, Landed, Lookup, NeverWill, SendAgain
 from perdure.effects.audit import AuditSink
 from perdure.effects.effect import Effect, Overdue, Send
@@ -17,23 +18,22 @@ from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import DecisionRow, Owner, Settlement
 from perdure.effects.support import EffectPolicy
 from perdure.effects.watch import Watch
+from perdure.encryption import Keyring, vault_of
 from perdure.engine.lease import Lease
 from perdure.engine.store import WorkerNews
-from perdure.errors import (
-    EffectInProgress,
-    LeaseLost,
-    StaleDecision,
-    StorageError,
-    UnknownEffect,
-)
+from perdure.errors import EffectInProgress, LeaseLost, StaleDecision, StorageError, UnknownEffect
+from perdure.functions import check_performable
 from perdure.home import Home
 from perdure.observe import Observer
 from perdure.ports import Probe, no_probe
-from perdure.urls import location_of
+from perdure.secrets import SecretRef
+from perdure.urls import location_of, shown
 from perdure.wording import printable
 
 _POLL_SECONDS: Final = 0.02
 _MOST_LEASES: Final = 5
+
+ANSWER: Final = "what the target said"
 
 Sender = Callable[[OperationIdentity], Awaitable[Any]]
 
@@ -46,7 +46,7 @@ class ReceiptStore:
     or the end of a `with`; before a fork that one is closed, unless something is under way, and
     parent and child open it again. A process that ends without closing is noticed by the others,
     and the effects that it had under way become ambiguous. Without `create` there has to be a file,
-    or its first use raises `StorageMissing`.
+    or its first use raises `StorageMissing`. `encryption` and `types` are those of an `App`.
     """
 
     def __init__(
@@ -59,19 +59,23 @@ class ReceiptStore:
         clock: Clock | None = None,
         probe: Probe | None = None,
         audit: AuditSink | None = None,
+        encryption: Keyring | None = None,
+        types: Sequence[Named] = (),
         create: bool = True,
     ) -> None:
         self.url = url
+        self.shown_url = shown(url)
+        self.codec = Codec((SecretRef, *types))
         self.observer = Observer()
         self._name = name
         self._lease_seconds = lease_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or no_probe
-        self._opens = (self._clock, self.observer, busy_seconds, self._probe)
         self._audit = audit
+        opens = (self._clock, self.observer, busy_seconds, self._probe)
         # A malformed URL is refused here, and not at the first use.
-        self._location = location_of(url)
-        self._create = create
+        open_ = location_of(url).open
+        self._open = partial(open_, *opens, create=create, vault=vault_of(encryption))
         self._storage: Any = None
         self._guard: Guard | None = None
         self._lease: Lease | None = None
@@ -161,20 +165,21 @@ class ReceiptStore:
     ) -> Receipt:
         """Write what a person decided about an ambiguous effect, and return its receipt.
 
-        `Landed(result)` completes it with a JSON result; `NeverWill()` says that it was not
+        `Landed(result)` completes it with a result; `NeverWill()` says that it was not
         applied, and `SendAgain()` that nobody knows: after both, the next caller sends.
-        `expect_version` is the version of the receipt that the person looked at.
+        `expect_version` is the version of the receipt that the person looked at; that its target
+        has been asked since, and could not say, does not matter.
 
         A run that is parked because nobody knew of the effect waits for a worker again.
 
         Durable when it returns: the decision with `by` and `why`, and the run's state, fsynced.
         If it raises: nothing was written. `UnknownEffect`; `StaleDecision` when the receipt has
-        changed since, or is not ambiguous; `InvalidPayload` for a result that is no JSON.
+        changed since, or is not ambiguous; `InvalidPayload` for a result that cannot be stored.
         """
         guard = await self._doubt_vanished(operation_key)
         receipt: Receipt | None = await self._storage.read_receipt(operation_key)
         if receipt is None:
-            raise UnknownEffect(f"there is no receipt {operation_key} in {self.url}")
+            raise UnknownEffect(f"there is no receipt {operation_key} in {self.shown_url}")
         if receipt.state is not ReceiptState.AMBIGUOUS:
             raise StaleDecision(
                 f"the receipt {operation_key} is {receipt.state.value} with version"
@@ -186,12 +191,12 @@ class ReceiptStore:
             attempt=receipt.attempt,
             generation=receipt.generation,
             move=Move.COMPLETE if landed else Move.RULE_OUT,
-            payload=encode(decision.result) if landed else None,
+            payload=self.codec.encode(decision.result) if landed else None,
             problem=None if landed else _problem(decision),
             risk=isinstance(decision, SendAgain),
             by=printable(by),
             why=printable(why),
-            version=expect_version,
+            version=receipt.seen_as(expect_version),
         )
         settled, _ = await self._storage.settle_effect(settlement)
         await guard.ledger.note_move(receipt, settled, settlement.move)
@@ -268,7 +273,7 @@ class ReceiptStore:
         async with self._opening:
             self._home.enter()
             if self._storage is None:
-                self._storage = await self._location.open(*self._opens, create=self._create)
+                self._storage = await self._open()
                 self._clock = self._storage.clock
             if self._guard is None:
                 self._guard = Guard(
@@ -298,7 +303,7 @@ class ReceiptStore:
             asked_at,
             self._clock,
             heard=_ignore,
-            lost=_nothing,
+            lost=lambda: None,  # it is noticed where it is used
         )
 
     async def _close_all(self) -> None:
@@ -332,9 +337,10 @@ async def guard(
     """Apply an effect once, or say honestly that nobody knows, and return what its target said.
 
     `send` is called with the identity, whose `operation_key` a target that drops repeats is to be
-    given, and returns a JSON value. It raises `EffectRejected` when the target refused and
-    `EffectNotSent` when nothing was sent; whatever else it raises leaves the effect ambiguous.
-    `arguments` is a JSON value that the identity stands for: the same identity with another one
+    given, and returns what a run's operation may. It raises `EffectRejected` when the target
+    refused and `EffectNotSent` when nothing was sent; whatever else it raises leaves the effect
+    ambiguous.
+    `arguments` is a value that the identity stands for: the same identity with another one
     is refused. `lookup` asks the target what became of an earlier attempt. `wait_seconds` is how
     long to wait for another caller that applies the same effect.
 
@@ -343,41 +349,42 @@ async def guard(
     Durable when it returns: the receipt with the answer, fsynced; the same call then answers from
     it. If it raises: `EffectRejected` or `EffectNotSent`, and the effect was not applied;
     `EffectAmbiguous`, and nobody knows; `EffectInProgress` or `EffectConflict`, and this call
-    sent nothing; or a `StorageError`, after which the next call finds out.
+    sent nothing; `InvalidFunction` for an `outcome_queryable` target without a `lookup`; or a
+    `StorageError`, after which the next call finds out.
     """
+    check_performable(send)
     if store is None:
         return await send(identity)
 
     async def sent(identity: OperationIdentity) -> bytes:
-        return answer_bytes(await send(identity))
+        return store.codec.encode(await send(identity), what=ANSWER, function=send)
 
-    effect = effect_of(identity, sent, policy, arguments, lookup)
-    return decode((await store.apply(effect, wait_seconds)).payload)
+    stood_for = store.codec.encode(arguments, what="arguments", function=send)
+    effect = effect_of(store.codec, identity, sent, policy, stood_for, lookup)
+    payload = (await store.apply(effect, wait_seconds)).payload
+    return store.codec.decode(payload, what=ANSWER, function=send)
 
 
 def effect_of(
+    codec: Codec,
     identity: OperationIdentity,
     send: Send,
     policy: EffectPolicy | None,
-    arguments: Any,
+    arguments: bytes,
     lookup: Lookup | None,
     *,
     overdue: Overdue | None = None,
 ) -> Effect:
-    """Return the effect that a caller of `guard` asks for; raises `InvalidPayload`."""
+    """Return the effect that a caller of `guard` asks for."""
     return Effect(
         identity=identity,
-        arguments_sha256=hashlib.sha256(encode(arguments, what="arguments")).digest(),
+        arguments_sha256=hashlib.sha256(arguments).digest(),
         policy=policy or EffectPolicy(),
         send=send,
         lookup=lookup,
         overdue=overdue,
+        encode=codec.encode,
     )
-
-
-def answer_bytes(answer: Any) -> bytes:
-    """Return what a send came to, as one JSON document; raises `InvalidPayload`."""
-    return encode(answer, what="what the target said")
 
 
 def _decided(receipt: Receipt) -> str:
@@ -391,7 +398,3 @@ def _problem(decision: NeverWill | SendAgain) -> str:
 
 def _ignore(news: WorkerNews) -> None:
     del news  # it tells of runs, and here are none
-
-
-def _nothing() -> None:
-    """Do nothing: a lease that was lost is noticed where it is used."""

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from perdure.background import Caller
-from perdure.canonical import decode
 from perdure.effects.answer import Answer, Lookup
 from perdure.effects.guard import Applied
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy
 from perdure.errors import InvalidFunction
-from perdure.receipts import ReceiptStore, answer_bytes, effect_of
+from perdure.functions import check_performable
+from perdure.receipts import ANSWER, ReceiptStore, effect_of
 
 SyncLookup: TypeAlias = Callable[[OperationIdentity], Answer]
 """A lookup that is an ordinary function."""
@@ -42,6 +42,7 @@ def guard_sync(
     loop, on receipts that one has opened, or when they are closed meanwhile; `InvalidFunction`
     for an async function.
     """
+    check_performable(send)
     if store is None:
         return send(identity)
     for function in (send, lookup):
@@ -50,15 +51,21 @@ def guard_sync(
                 f"guard_sync calls ordinary functions, and {function!r} is async: await guard"
             )
 
+    codec = store.codec
+    stood_for = codec.encode(arguments, what="arguments", function=send)
+
     async def main(caller: Caller[Applied]) -> Applied:
         async def sent(identity: OperationIdentity) -> bytes:
-            return await caller.ask(lambda: answer_bytes(send(identity)))
+            return await caller.ask(
+                lambda: codec.encode(send(identity), what=ANSWER, function=send)
+            )
 
         asked = None if lookup is None else _by(caller, lookup)
-        effect = effect_of(identity, sent, policy, arguments, asked, overdue=caller.overdue)
+        effect = effect_of(codec, identity, sent, policy, stood_for, asked, overdue=caller.overdue)
         return await store.apply(effect, wait_seconds)
 
-    return decode(store.background().call(main).payload)
+    payload = store.background().call(main).payload
+    return codec.decode(payload, what=ANSWER, function=send)
 
 
 def _by(caller: Caller[Applied], lookup: SyncLookup) -> Lookup:

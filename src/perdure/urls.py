@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perdure.clock import Clock
 from perdure.errors import InvalidUrl, MissingExtra, StorageMissing
+from perdure.ids import is_identifier
 from perdure.observe import Observer
 
 if TYPE_CHECKING:
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
     from perdure.storage.vault import Vault
 
 _SQLITE: Final = "sqlite:///"
+_MEMORY: Final = "memory:"
 _POSTGRES: Final = ("postgresql://", "postgres://")
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@:?]*):[^@/]*@|([?&]password=)[^&]*")
 
 
 class Location(Protocol):
@@ -45,12 +50,23 @@ def location_of(url: str) -> Location:
     """Return the place that a URL names.
 
     `sqlite:///runs.db` is a file in the current folder, `sqlite:////var/lib/runs.db` an absolute
-    path, and `postgresql://user@host:5432/database` a database server's. Raises `InvalidUrl`, or
-    `MissingExtra` when the driver is not installed.
+    path, and `postgresql://user@host:5432/database` a database server's. For tests there is the
+    memory of this process: `memory:` is a place of its own, and `memory:name` the same for all that
+    name it, for as long as any of them exists. Raises `InvalidUrl`, or `MissingExtra` when the
+    driver is not installed.
     """
+    if url.startswith(_MEMORY):
+        return _Memory(url)
     if url.startswith(_POSTGRES):
         return _Server(url)
     return _File(url)
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may be printed: without its password."""
+    return _PASSWORD.sub(
+        lambda found: f"{found[1]}:***@" if found[2] is None else f"{found[2]}***", url
+    )
 
 
 class _File:
@@ -84,6 +100,54 @@ class _File:
         """Open the audit in the file."""
         driver = importlib.import_module("perdure.storage.sqlite.audit")
         return driver.SqliteAudit(self._path, clock, busy_seconds=busy_seconds)
+
+
+class _Memory:
+    """A SQLite database in the memory of this process."""
+
+    def __init__(self, url: str) -> None:
+        name = url.removeprefix(_MEMORY)
+        if name and not is_identifier(name):
+            raise InvalidUrl(
+                f"{url!r} names no memory: write memory: or memory:name, where a name has 1 to 128"
+                " characters of A-Z a-z 0-9 . _ -"
+            )
+        # Drawn, because two Apps that name none do not share theirs.
+        self._name = name or os.urandom(8).hex()
+        self._kept: Any = None
+
+    async def open(
+        self,
+        clock: Clock,
+        observer: Observer,
+        busy_seconds: float,
+        probe: Callable[[str], None],
+        *,
+        create: bool,
+        vault: Vault | None = None,
+    ) -> Any:
+        """Open the database."""
+        memory = self._memory()
+        if not create and memory.empty:
+            raise StorageMissing(
+                f"there is nothing in {memory}, and what another process keeps in memory cannot be"
+                " seen: use a file, such as sqlite:///runs.db"
+            )
+        driver = importlib.import_module("perdure.storage.sqlite")
+        return driver.SqliteStorage(
+            memory, clock, observer, busy_seconds=busy_seconds, probe=probe, vault=vault
+        )
+
+    async def open_audit(self, clock: Clock, busy_seconds: float) -> Any:
+        """Open the audit in the database."""
+        driver = importlib.import_module("perdure.storage.sqlite.audit")
+        return driver.SqliteAudit(self._memory(), clock, busy_seconds=busy_seconds)
+
+    def _memory(self) -> Any:
+        if self._kept is None:
+            driver = importlib.import_module("perdure.storage.sqlite.memory")
+            self._kept = driver.Memory(self._name)
+        return self._kept
 
 
 class _Server:
@@ -138,7 +202,10 @@ def _path_of(url: str) -> Path:
         )
     path = url.removeprefix(_SQLITE)
     if not path or path.startswith(":memory:") or "?" in path:
-        raise InvalidUrl(f"{url!r} names no file; runs live in one, such as sqlite:///runs.db")
+        raise InvalidUrl(
+            f"{url!r} names no file; runs live in one, such as sqlite:///runs.db, and in tests also"
+            " in memory:"
+        )
     from pathlib import Path  # a tenth of what importing perdure would cost with it
 
     return Path(path)

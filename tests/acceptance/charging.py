@@ -19,6 +19,8 @@ from perdure.testing.crash import CrashAt
 from tests.acceptance.children import note
 
 TIMEOUT_SECONDS = 1.0
+UNANSWERED_SECONDS = (0.1, 0.4, 1.6)
+"""How long after a lookup without an answer the next one is: shorter here than in earnest."""
 CANARIES = ("naive", "mark-then-send")
 
 

@@ -10,8 +10,8 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,16 +19,13 @@ from typing import Any
 
 _PATIENCE_SECONDS = 60.0
 _fresh = multiprocessing.get_context("forkserver")
-# The last three are what the turn would import late, once in each process.
 _fresh.set_forkserver_preload(
     [
         "pytest",
         "tests.acceptance.turn",
         "tests.acceptance.payer",
         "tests.acceptance.run_payer",
-        "anyio._backends._asyncio",
-        "genai_prices.data",
-        "jsonschema",
+        "tests.acceptance.warm",
     ]
 )
 
@@ -56,6 +53,11 @@ class Child:
         return self._process.pid
 
     @property
+    def sentinel(self) -> int:
+        """What becomes ready to read when the process ends."""
+        return self._process.sentinel
+
+    @property
     def alive(self) -> bool:
         with _lock:
             return self._process.exitcode is None
@@ -65,7 +67,7 @@ class Child:
 
     def wait(self) -> int:
         """Wait for the end and return the exit code; minus the signal for a killed one."""
-        wait([self._process.sentinel], _PATIENCE_SECONDS)
+        wait([self.sentinel], _PATIENCE_SECONDS)
         with _lock:
             code = self._process.exitcode
         if code is None:
@@ -110,6 +112,14 @@ def run(folder: Path, target: Callable[..., None], *arguments: Any) -> None:
         child.succeed()
 
 
+def until_ended(children: Sequence[Child], seconds: float) -> None:
+    """Wait for the end of all of these, and no longer than so many seconds."""
+    ends = time.monotonic() + seconds
+    alive = {child.sentinel for child in children}
+    while alive and (left := ends - time.monotonic()) > 0:
+        alive -= {*wait(alive, left)}
+
+
 def until(happened: Callable[[], Any], *children: Child) -> None:
     """Wait for something to happen while these children live."""
     began = time.monotonic()
@@ -145,6 +155,19 @@ def query(database: Path, statement: str, *parameters: Any) -> list[tuple[Any, .
         return connection.execute(statement, parameters).fetchall()
     finally:
         connection.close()
+
+
+def freeze(child: Child, database: Path) -> None:
+    """Stop a process, but not where it holds the write lock of a database, which stops all."""
+    while True:
+        child.signal(signal.SIGSTOP)
+        with closing(sqlite3.connect(database, timeout=0.1, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError:
+                child.signal(signal.SIGCONT)
+        time.sleep(0.02)
 
 
 def _run(

@@ -7,13 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import perdure.storage.sqlite  # noqa: F401 - so that a fork has it
+from perdure.effects import reconcile
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
 from perdure.errors import EffectError, EffectRejected
 from perdure.receipts import ReceiptStore, guard
 from perdure.testing.crash import CrashPoints
 from tests.acceptance.bank import SETTLE_SECONDS
-from tests.acceptance.charging import CANARIES, TIMEOUT_SECONDS, Client, Plan, probe_of
+from tests.acceptance.charging import (
+    CANARIES,
+    TIMEOUT_SECONDS,
+    UNANSWERED_SECONDS,
+    Client,
+    Plan,
+    probe_of,
+)
 from tests.acceptance.children import note
 
 POLICIES = {
@@ -33,6 +41,7 @@ POLICIES = {
 
 def pay(folder: Path, port: int, account: str, plan: Plan) -> None:
     """Charge an account once and note what came of it."""
+    reconcile._UNANSWERED_SECONDS = UNANSWERED_SECONDS
     outcome = asyncio.run(_outcome(folder, port, account, plan, probe_of(folder, plan)))
     note(folder / "outcomes.log", outcome=outcome, kind=plan.kind)
 

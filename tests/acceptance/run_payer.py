@@ -21,9 +21,17 @@ from perdure import (
     effect,
     operation,
 )
+from perdure.effects import reconcile
 from perdure.testing.crash import CrashPoints
 from tests.acceptance.bank import SETTLE_SECONDS
-from tests.acceptance.charging import TIMEOUT_SECONDS, Client, Plan, is_at, probe_of
+from tests.acceptance.charging import (
+    TIMEOUT_SECONDS,
+    UNANSWERED_SECONDS,
+    Client,
+    Plan,
+    is_at,
+    probe_of,
+)
 from tests.acceptance.children import note
 
 Probe = Callable[[str], None]
@@ -56,6 +64,7 @@ class RunPlan(Plan):
 
 def pay(folder: Path, port: int, account: str, plan: RunPlan) -> None:
     """Start the run that charges an account, or go on with it, and note what it came to."""
+    reconcile._UNANSWERED_SECONDS = UNANSWERED_SECONDS
     outcome = asyncio.run(_outcome(folder, port, account, plan, probe_of(folder, plan)))
     note(folder / "outcomes.log", outcome=outcome, kind=plan.kind)
 

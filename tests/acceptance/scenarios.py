@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.acceptance.charging import Plan
-from tests.acceptance.children import Child, notes, query, run, until
+from tests.acceptance.children import Child, notes, query, run, until, until_ended
+from tests.acceptance.samples import Crash, amount, moment_of
 
 PlanT = TypeVar("PlanT", bound=Plan)
 T = TypeVar("T")
 
-SCENARIOS = int(os.environ.get("PERDURE_TEST_BANK_SCENARIOS", "40"))
-SEED = int(os.environ.get("PERDURE_TEST_BANK_SEED", "11"))
+SCENARIOS = amount("BANK_SCENARIOS", usual=15, full=40)
 SHORT_LEASE_SECONDS = 0.5
 SEND_FAULTS = ("", "", "", "drop", "lose", "late", "hang", "refuse")
 LOOKUP_FAULTS = ("", "", "drop", "late", "void")
 _AT_ONCE = 3 * (os.cpu_count() or 1)
+_DOUBTFUL = {"effect.send", "bank.asked charge"}
 _RECEIPT = ("operation_key", "state", "attempt", "version", "exhausted", "residual_duplicate_risk")
-
-Crash = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -112,10 +111,10 @@ class Scenario:
                     self._until_frozen(children[-1])
             if step.plans[0].freeze:
                 # Who froze with the write lock in its hands is thawed while the others wait.
-                self._wait(children[1:], 2.0)
+                until_ended(children[1:], 2.0)
                 if children[0].alive:
                     children[0].signal(signal.SIGCONT)
-            self._wait(children, 60.0)
+            until_ended(children, 60.0)
             for child in children:
                 assert child.wait() in {0, -signal.SIGKILL}, child.said()
 
@@ -124,11 +123,6 @@ class Scenario:
         until(lambda: frozen.exists() or not child.alive)
         if child.alive:
             time.sleep(SHORT_LEASE_SECONDS)
-
-    def _wait(self, children: Sequence[Child], seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        while any(child.alive for child in children) and time.monotonic() < ends:
-            time.sleep(0.005)
 
 
 def wrong_receipt(kind: str, receipt: dict[str, Any], charges: int) -> list[str]:
@@ -148,6 +142,13 @@ def wrong_receipt(kind: str, receipt: dict[str, Any], charges: int) -> list[str]
     ):
         found.append("left in doubt")
     return found
+
+
+def kind_of(case: tuple[str, Crash]) -> Hashable:
+    """Tell crashes apart by what happens there, and in doubt also by what the bank can do."""
+    kind, crash = case
+    moment = moment_of(crash)
+    return (kind, moment) if moment in _DOUBTFUL else moment
 
 
 def survive_all(

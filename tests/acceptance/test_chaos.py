@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import sqlite3
@@ -14,10 +13,11 @@ from pathlib import Path
 
 from perdure import App, Context, RetryPolicy, WorkerOptions, effect
 from tests.acceptance.children import Child, note, notes, query, running, until
+from tests.acceptance.samples import SEED, amount
 
-_SECONDS = float(os.environ.get("PERDURE_TEST_CHAOS_SECONDS", "4"))
-_SEED = int(os.environ.get("PERDURE_TEST_CHAOS_SEED", "7"))
-_RUNS = int(60 * _SECONDS)
+_ROUNDS = amount("CHAOS_ROUNDS", usual=1, full=2)
+_FAULTS = ("kill", "kill", "freeze", "blink", "lock")
+_RUNS = 120 * _ROUNDS
 _STEPS = 6
 _TOUCHING = _RUNS // 4
 _TOUCHES = 3
@@ -81,37 +81,32 @@ async def _start_all(folder: Path) -> None:
 
 
 def test_every_run_ends_once_whatever_happens_to_its_workers(tmp_path: Path) -> None:
-    chance = random.Random(_SEED)
+    chance = random.Random(SEED)
     asyncio.run(_start_all(tmp_path))
     frozen: set[int] = set()
-    done: Counter[str] = Counter()
+    faults = [fault for _ in range(_ROUNDS) for fault in chance.sample(_FAULTS, len(_FAULTS))]
     with ExitStack() as stack:
         workers = [stack.enter_context(running(tmp_path, work_on, tmp_path)) for _ in range(3)]
-        ends = time.monotonic() + _SECONDS
-        while time.monotonic() < ends:
+        for fault in faults:
             time.sleep(chance.uniform(0.05, 0.3))
             index = chance.randrange(len(workers))
-            match chance.choice(["kill", "kill", "freeze", "blink", "lock"]):
+            match fault:
                 case "kill":
                     workers[index].kill()
                     workers[index] = stack.enter_context(running(tmp_path, work_on, tmp_path))
-                    done["kill"] += 1
                 case "freeze":
                     frozen.add(workers[index].pid)
                     _freeze(workers[index], chance.uniform(0.7, 1.0))
-                    done["freeze"] += 1
                 case "blink":
                     frozen.add(workers[index].pid)
                     _freeze(workers[index], chance.uniform(0.05, 0.5))
-                    done["blink"] += 1
                 case _:
                     _lock(tmp_path, chance.uniform(0.1, 1.0))
-                    done["lock"] += 1
         began = time.monotonic()
         until(lambda: _unfinished(tmp_path) == 0, *workers)
         took = time.monotonic() - began
         assert all(worker.alive for worker in workers)
-    print(f"{dict(done)}; the last run ended {took:.2f} s after the last fault")
+    print(f"{faults}; the last run ended {took:.2f} s after the last fault")
     _check(tmp_path, frozen)
     _check_touches(tmp_path)
 

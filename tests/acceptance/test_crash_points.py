@@ -15,14 +15,12 @@ import pytest
 from tests.acceptance import turn
 from tests.acceptance.children import notes, query, run, running, until
 from tests.acceptance.mcp_counter import serve
+from tests.acceptance.samples import SEED, Crash, amount, moment_of, sample
 
 _AT_ONCE = 2 * (os.cpu_count() or 1)
-# Points come in pairs, so every third is one of each kind; where there is time, every one.
-_STEP = 1 if os.environ.get("PERDURE_TEST_EVERY_POINT") == "1" else 3
-_CHAINS = int(os.environ.get("PERDURE_TEST_CRASH_CHAINS", "30"))
+_CHAINS = amount("CRASH_CHAINS", usual=10, full=30)
 _CRASHES_A_CHAIN = 3
 
-Crash = tuple[str, int]
 Recorded = dict[str, tuple[str, str, str, str]]
 
 
@@ -87,7 +85,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def reference(url: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Return the journal of a turn that nobody killed."""
-    scenario = Scenario(tmp_path_factory.getbasetemp() / "reference", url)
+    scenario = Scenario(tmp_path_factory.mktemp("turn") / "reference", url)
     assert not scenario.take_turn(None)
     assert scenario.end() == ("completed", turn.ANSWER)
     assert scenario.effects() == Counter(turn.OPERATIONS.values())
@@ -97,8 +95,7 @@ def reference(url: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 @pytest.fixture(scope="module")
 def crashes(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[Crash]:
     """Return every point of a turn."""
-    folder = tmp_path_factory.getbasetemp() / "points"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("points")
     turn.create_shop(folder)
     run(folder, turn.list_points, folder, url, folder / "points")
     passed = (folder / "points").read_text().splitlines()
@@ -133,20 +130,21 @@ def test_every_write_and_every_call_is_a_point(reference: Recorded, crashes: lis
 def test_a_turn_killed_at_any_point_ends_as_if_it_had_not_been(
     url: str, tmp_path: Path, reference: Recorded, crashes: list[Crash]
 ) -> None:
+    chosen = sample(crashes, moment_of)
+
     def survive(index: int) -> None:
         scenario = Scenario(tmp_path / f"at-{index}", url)
-        assert _survive(scenario, [crashes[index]], reference) == 1, crashes[index]
+        assert _survive(scenario, [chosen[index]], reference) == 1, chosen[index]
 
-    chosen = range(0, len(crashes), _STEP)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(survive, chosen))
+        list(pool.map(survive, range(len(chosen))))
     print(f"killed at {len(chosen)} of {len(crashes)} points of the turn")
 
 
 def test_recoveries_that_are_killed_themselves_are_recovered(
     url: str, tmp_path: Path, reference: Recorded, crashes: list[Crash]
 ) -> None:
-    chosen = random.Random(20)
+    chosen = random.Random(SEED)
     chains = [
         [
             chosen.choice(crashes),

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 _ROOT = Path(__file__).parents[2]
 
 
-def _execute(database: Path, kind: str, ending: str, seed: int) -> dict[str, Any]:
+def _execute(environment: dict[str, str], folder: Path, ending: str, seed: int) -> Any:
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.conformance.pydantic_ai.execute", database, kind, ending],
+        [sys.executable, "-m", "tests.conformance.pydantic_ai.execute", folder, ending],
         cwd=_ROOT,
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        env={**environment, "PYTHONHASHSEED": str(seed)},
         capture_output=True,
         timeout=60,
         check=False,
@@ -25,11 +22,14 @@ def _execute(database: Path, kind: str, ending: str, seed: int) -> dict[str, Any
     return json.loads(ended.stdout)
 
 
-@pytest.mark.parametrize("kind", ["buffered", "streamed"])
-def test_processes_with_other_hash_seeds_ask_for_the_same_bytes(tmp_path: Path, kind: str) -> None:
-    first = _execute(tmp_path / "runs.db", kind, "leave", seed=1)
-    second = _execute(tmp_path / "runs.db", kind, "finish", seed=2)
-    assert first["done"]["request"] == 5
-    assert second["done"] == {}, "a replay whose digests differ would not have got this far"
-    assert second["history"] == first["history"]
-    assert second["places"] == first["places"]
+def test_processes_with_other_hash_seeds_ask_for_the_same_bytes(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    left = _execute(environment, tmp_path, "leave", seed=1)
+    finished = _execute(environment, tmp_path, "finish", seed=2)
+    for kind in ("buffered", "streamed"):
+        first, second = left[kind], finished[kind]
+        assert first["done"]["request"] == 5
+        assert second["done"] == {}, "a replay whose digests differ would not have got this far"
+        assert second["history"] == first["history"]
+        assert second["places"] == first["places"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -135,16 +135,39 @@ class Line:
     def __init__(self, url: str) -> None:
         self._server = urlsplit(url)
         self._dropped = False
+        # Nobody else holds what waits for a server after its client has gone.
+        self._carrying: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def laid(self) -> AsyncGenerator[str]:
         """Listen, and yield the URL to call instead of the server's."""
-        async with await asyncio.start_server(self._carry, "127.0.0.1", 0) as listening:
+        async with await asyncio.start_server(self._begin, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            yield f"http://127.0.0.1:{port}{self._server.path}"
+            try:
+                yield f"http://127.0.0.1:{port}{self._server.path}"
+            finally:
+                for task in self._carrying:
+                    task.cancel()
+                await asyncio.gather(*self._carrying, return_exceptions=True)
+
+    def _begin(self, near: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry(near, out))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
 
     async def _carry(self, near: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        far, on = await asyncio.open_connection(self._server.hostname, self._server.port)
+        async with closed(out):
+            far, on = await asyncio.open_connection(self._server.hostname, self._server.port)
+            async with closed(on):
+                await self._exchange(near, out, far, on)
+
+    async def _exchange(
+        self,
+        near: asyncio.StreamReader,
+        out: asyncio.StreamWriter,
+        far: asyncio.StreamReader,
+        on: asyncio.StreamWriter,
+    ) -> None:
         calling = False
 
         async def ask() -> None:
@@ -152,8 +175,9 @@ class Line:
             while data := await near.read(65536):
                 calling = calling or b'"tools/call"' in data
                 on.write(data)
+            on.close()  # the client has gone
 
-        asking = asyncio.ensure_future(ask())
+        asking = asyncio.create_task(ask())
         try:
             while data := await far.read(65536):
                 if calling and not self._dropped:
@@ -162,8 +186,17 @@ class Line:
                 out.write(data)
         finally:
             asking.cancel()
-            out.close()
-            on.close()
+
+
+@asynccontextmanager
+async def closed(writer: asyncio.StreamWriter) -> AsyncGenerator[None]:
+    """Close a connection in the end, and wait until it is."""
+    try:
+        yield
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 async def take_turn(

@@ -139,7 +139,7 @@ def test_a_lock_held_for_seconds_delays_and_breaks_nothing(tmp_path: Path) -> No
                 while not (tmp_path / "held").exists():
                     await asyncio.sleep(0.01)
                 starting = asyncio.create_task(app.start("fetching", str(log), run_id="run-1"))
-                await asyncio.sleep(2)
+                await asyncio.sleep(1)
                 assert not starting.done()
                 release.touch()
                 return await (await starting).result()

@@ -19,9 +19,10 @@ import pytest
 
 from perdure import App, Context, WorkerOptions, effect
 from perdure.clock import SystemClock
-from tests.acceptance.children import note, notes, query, running, until
+from tests.acceptance.children import freeze, note, notes, query, running, until
+from tests.acceptance.samples import amount
 
-_STARTS = 1000
+_STARTS = amount("STARTS", usual=300, full=1000)
 _LEASE_SECONDS = 1.0
 _TWIN = WorkerOptions(name="twin", lease_seconds=_LEASE_SECONDS)
 
@@ -165,7 +166,7 @@ def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_thaws(
             other,
         )
         (tmp_path / "wait").touch()
-        frozen.signal(signal.SIGSTOP)
+        freeze(frozen, tmp_path / "runs.db")
         until(lambda: len(notes(log, step="slow")) == 2, other)
         before = _whole(tmp_path)
         (tmp_path / "thawed").touch()
@@ -188,15 +189,16 @@ def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_thaws(
 
 def test_a_short_time_without_the_database_costs_nobody_a_run(tmp_path: Path) -> None:
     log = tmp_path / "steps.log"
+    options = WorkerOptions(lease_seconds=3.0)
     with (
-        running(tmp_path, work, tmp_path, "run-1", WorkerOptions(lease_seconds=6.0)) as owner,
-        running(tmp_path, work, tmp_path, None, WorkerOptions(lease_seconds=6.0)) as other,
+        running(tmp_path, work, tmp_path, "run-1", options) as owner,
+        running(tmp_path, work, tmp_path, None, options) as other,
     ):
         until(
             lambda: notes(log, step="slow") and len(notes(tmp_path / "open.log")) == 2, owner, other
         )
         with _write_lock(tmp_path):
-            time.sleep(2.5)
+            time.sleep(options.lease_seconds * 0.4)  # two renewals
         leases = "SELECT min(lease_until) FROM workers WHERE gone = 0"
         ((lease_until,),) = query(tmp_path / "runs.db", leases)
         until(lambda: query(tmp_path / "runs.db", leases) > [(lease_until,)], other)
@@ -207,7 +209,7 @@ def test_a_short_time_without_the_database_costs_nobody_a_run(tmp_path: Path) ->
 
 def test_a_worker_cut_off_from_the_database_stops_before_its_lease_ends(tmp_path: Path) -> None:
     log = tmp_path / "steps.log"
-    options = WorkerOptions(lease_seconds=2.0)
+    options = WorkerOptions(lease_seconds=1.2)
     with (
         running(tmp_path, work, tmp_path, "run-1", options) as owner,
         running(tmp_path, work, tmp_path, None, options) as other,
@@ -250,15 +252,15 @@ def tick(folder: Path, starts: bool, jump_seconds: float) -> None:
     log = folder / "steps.log"
 
     @app.run(version=1)
-    async def ticking(context: Context) -> None:
+    async def ticking(context: Context, delay_seconds: float) -> None:
         for number in range(12):
             await context.call(step, context.run_id, number)
-        await context.sleep(1.0)
+        await context.sleep(delay_seconds)
         await context.call(step, context.run_id, 12)
 
     async def step(run_id: str, number: int) -> None:
         note(log, run=run_id, step=number)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
 
     async def main() -> None:
         async with app:
@@ -266,13 +268,13 @@ def tick(folder: Path, starts: bool, jump_seconds: float) -> None:
             while len(notes(folder / "open.log")) < 2:
                 await asyncio.sleep(0.01)
             if starts:
-                await app.start(ticking, run_id="run-1")
+                await app.start(ticking, 0.2, run_id="run-1")
             while not notes(log, step=5):
                 await asyncio.sleep(0.01)
             clock.seconds = jump_seconds
             await app.handle("run-1").result()
             if starts:
-                await app.start(ticking, run_id="run-2")
+                await app.start(ticking, 1.0, run_id="run-2")
             await asyncio.Event().wait()
 
     asyncio.run(main())
@@ -307,7 +309,7 @@ def _jump(folder: Path, jumps: tuple[float, float]) -> float:
             owner,
         )
         frozen_at = time.monotonic()
-        owner.signal(signal.SIGSTOP)
+        freeze(owner, folder / "runs.db")
         until(lambda: _run(folder, "run-2")[0] == "completed", other)
         steps = notes(log, run="run-2")
         assert [line["step"] for line in steps] == list(range(13))

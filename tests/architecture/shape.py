@@ -33,7 +33,7 @@ def environment_reads(root: Path) -> list[str]:
     for module in modules(root):
         if module.parts[1:2] == ["cli"]:
             continue
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             match node:
                 case ast.Attribute(value=ast.Name(), attr=name) if name in _ENVIRONMENT:
                     found.append(module.at(node, message))
@@ -51,7 +51,7 @@ def private_third_party(root: Path) -> list[str]:
     found: list[str] = []
     for module in modules(root):
         aliases: set[str] = set()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             taken: list[str] = []
             if isinstance(node, ast.Import):
                 taken = [alias.name for alias in node.names]
@@ -69,7 +69,7 @@ def private_third_party(root: Path) -> list[str]:
             ]
         found += [
             module.at(node, f"uses {ast.unparse(node)}: it is private to its distribution")
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.Attribute)
             and _root_name(node) in aliases
             and _is_private(node.attr)
@@ -84,7 +84,7 @@ def oversize(root: Path) -> list[str]:
         lines = len(module.path.read_text("utf-8").splitlines())
         if lines > MAX_FILE_LINES:
             found.append(f"{module.where}: {lines} lines, over {MAX_FILE_LINES}; split it by verb")
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, _Function):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MAX_FUNCTION_LINES:
@@ -100,7 +100,7 @@ def vague_names(root: Path) -> list[str]:
         stem = module.parts[-1]
         if stem in _VAGUE_FILES or _VAGUE_SNAKE.search(stem):
             found.append(f"{module.where}: a file is one noun, and {stem!r} is none")
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             vague = (isinstance(node, ast.ClassDef) and _VAGUE_CLASS.search(node.name)) or (
                 isinstance(node, _Function) and _VAGUE_SNAKE.search(node.name)
             )
@@ -123,10 +123,10 @@ def _strings(module: Module) -> Iterator[ast.Constant]:
     """Yield the string literals of a module that are not docstrings."""
     docstrings = {
         id(node.value)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 PACKAGE = "perdure"
@@ -19,6 +20,11 @@ class Module:
     path: Path
     where: str
     tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        """Every node of the tree, for the many checks that walk it."""
+        return [*ast.walk(self.tree)]
 
     @property
     def parts(self) -> list[str]:
@@ -36,8 +42,9 @@ class Import:
     node: ast.AST
 
 
-def modules(root: Path) -> list[Module]:
-    """Read every module under the package folder `root`."""
+@cache
+def modules(root: Path) -> Sequence[Module]:
+    """Read every module under the package folder `root`, once."""
     found: list[Module] = []
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
@@ -55,7 +62,7 @@ def imports(module: Module, known: set[str]) -> Iterator[Import]:
     `known` holds the names of the package's own modules: `from perdure.a import b` loads
     `perdure.a.b` where that is a module, and `perdure.a` where `b` is a name in it.
     """
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node)

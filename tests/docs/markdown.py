@@ -1,8 +1,8 @@
 """What the tests need of a Markdown page: its code blocks, links, headings and prose.
 
-A comment `<!-- run -->` right before a python block has the block executed, alone, in an empty
-folder. A comment `<!-- output -->` right before a text block that follows has its text compared
-with what the executed block printed.
+A comment `<!-- run -->` right before a python block has the block executed, in a folder for all
+blocks of its page. A comment `<!-- output -->` right before a text block that follows has its text
+compared with what the executed block printed.
 """
 
 from __future__ import annotations

@@ -26,13 +26,14 @@ def test_the_documentation_is_sound(check: Check) -> None:
 
 
 def test_marked_blocks_run_and_print_what_they_promise(tmp_path: Path) -> None:
-    pairs = [pair for page in checks.pages(ROOT) for pair in checks.runnable(page)]
-    for number, (block, promised) in enumerate(pairs):
-        folder = tmp_path / str(number)
+    """All blocks of a page run in one folder, as a reader would have it."""
+    for page in checks.pages(ROOT):
+        folder = tmp_path / page.path.stem
         folder.mkdir()
-        printed = checks.run(block, folder)
-        if promised is not None:
-            assert printed.strip() == promised.strip(), block.where
+        for block, promised in checks.runnable(page):
+            printed = checks.run(block, folder)
+            if promised is not None:
+                assert printed.strip() == promised.strip(), block.where
 
 
 def test_the_changelog_knows_the_version() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from perdure import App, Context, OperationIdentity, effect, operation
 from perdure.effects.answer import Landed, NeverWill, NotYet, Unknown
-from perdure.errors import InvalidFunction, RunCancelled
+from perdure.errors import InvalidFunction, RunCancelled, RunNeedsAttention
 from perdure.testing.manual_clock import ManualClock
-from tests.harness import RUN, app_on, run, sql
+from tests.harness import RUN, app_on, in_time, run, sql
+
+pytestmark = pytest.mark.usefixtures("storage")
 
 RECEIPTS = "SELECT state, lookups, exhausted, residual_duplicate_risk FROM receipts"
 SETTLED = "perdure_side_effect_reconciliation_succeeded_total"
@@ -89,11 +91,11 @@ class Office:
 
 @pytest.mark.parametrize(
     ("answer", "result", "charged"),
-    [(Landed("charge 1"), "charge 1", 1), (NeverWill("lost"), "charge 2", 2)],
+    [(Landed(("charge", 1)), ("charge", 1), 1), (NeverWill("lost"), "charge 2", 2)],
     ids=["landed", "never-will"],
 )
 def test_a_parked_run_goes_on_once_its_target_has_answered(
-    tmp_path: Path, answer: Any, result: str, charged: int
+    tmp_path: Path, answer: Any, result: Any, charged: int
 ) -> None:
     # Without a time limit of its attempt, what the target has not seen yet may always come.
     office = Office(tmp_path, Bank(NotYet(), answer))
@@ -162,6 +164,26 @@ def test_what_can_no_longer_arrive_is_ruled_out(tmp_path: Path) -> None:
 
     run(office.cut_short(cancel=True))
     run(look())
+    assert (office.bank.charged, office.bank.answers) == (1, [])
+
+
+def test_a_target_that_learns_of_a_charge_late_is_asked_after_the_run_was_parked(
+    tmp_path: Path,
+) -> None:
+    office = Office(tmp_path, Bank(Unknown(), Unknown(), Landed("charge 1"), timeout_seconds=30))
+
+    async def main() -> None:
+        async with office.app() as app:
+            handle = await app.start("pay", run_id=RUN)
+            with pytest.raises(RunNeedsAttention, match="could not say"):
+                await in_time(office.clock, handle.result())
+            began = office.clock.monotonic()
+            await office.until(lambda: office.state() == "completed")
+            assert office.clock.monotonic() >= began + 19.0
+            assert await handle.result() == "charge 1"
+
+    run(office.cut_short())
+    run(main())
     assert (office.bank.charged, office.bank.answers) == (1, [])
 
 

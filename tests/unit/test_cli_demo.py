@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from perdure import RunState, SideEffectSupport
 from perdure.cli import main
+from perdure.cli.finale import Finale, sections
 from perdure.cli.parser import KILL_POINTS, SUPPORTS
+from perdure.cli.screen import Screen
+from perdure.cli.timeline import Timeline
 from perdure.demo.evidence import LOOKUP, Evidence
 from perdure.demo.plan import Plan
 from perdure.demo.report import Moment, Report
@@ -176,6 +181,25 @@ def test_what_is_not_as_it_should_be_is_a_fault(
     assert any(fault in told for told in faults), faults
 
 
+def test_what_is_typed_next_stands_in_one_line_and_no_harmless_repeat_alarms(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _happen(shop, monkeypatch, FIRST, SECOND, support=IDEMPOTENT)
+    receipts = [_receipt(IDEMPOTENT, earlier_unknown=True)]
+    told = _evidence(shop, IDEMPOTENT, receipts=receipts)
+    timeline = Timeline(told.run, b"1", told.attempts, told.operations, {}, frozenset(), receipts)
+    narrow = Console(width=60, force_terminal=True, highlight=False, file=io.StringIO())
+    monkeypatch.setattr(Screen, "console", lambda self: narrow)
+    finale = Finale(told.plan, judge(told), timeline, 1.0, tmp_path / ("kept" * 20), [])
+    Screen(as_json=False).show(*sections(finale))
+    shown = narrow.file.getvalue()  # type: ignore[attr-defined]
+    *_, before, command = shown.splitlines()
+    assert before.endswith("look with:")
+    assert command == f"  perdure show r --url sqlite:///{tmp_path}/{'kept' * 20}/runs.db"
+    assert "may have been applied" not in shown
+    assert "none, as long as its target drops repeats" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -184,6 +208,8 @@ def test_what_is_not_as_it_should_be_is_a_fault(
         ("--resume kept --kill-at mcp", "leave the other options out"),
         ("--resume kept --no-settle", "leave the other options out"),
         ("--resume kept", "holds no turn of a demo"),
+        ("--support at_least_once --no-settle", "give it --keep DIR and --support at-least-once"),
+        ("--support once", "(choose from 'outcome-queryable', 'idempotent', 'at-least-once')"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -67,6 +67,27 @@ def test_all_is_well_where_nothing_waits(tmp_path: Path, doctor: Doctor) -> None
     assert sum(found["runs"].values()) == 1
 
 
+def test_failed_runs_are_counted_with_the_command_that_lists_them(
+    tmp_path: Path, doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = _app(tmp_path)
+
+    @app.run(version=1)
+    async def broken(context: Context) -> None:
+        raise ValueError("no luck")
+
+    with pytest.raises(PerdureError, match="`perdure resume run-1`"):
+        run(once(app, broken))
+    code, found = doctor()
+    assert (code, found["well"], found["findings"]) == (0, True, [])
+    (note,) = found["notes"]
+    assert (note["code"], note["message"][:18]) == ("failed", "1 run has failed: ")
+    assert main(["doctor", "--url", "sqlite:///runs.db"]) == 0
+    shown = capsys.readouterr().out
+    assert "\n- 1 run has failed: `perdure runs --state failed` lists them" in shown
+    assert shown.endswith("all else is well\n")
+
+
 def test_a_run_that_waits_for_a_worker_is_found(tmp_path: Path, doctor: Doctor) -> None:
     run(_start_only(_app(tmp_path), "double", 1))
     code, found = doctor()

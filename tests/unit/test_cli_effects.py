@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.audit import AuditTable
@@ -13,7 +14,7 @@ from perdure.effects.support import EffectPolicy
 from perdure.receipts import ReceiptStore, guard
 from tests.commands import LOST, SETTLE, URL, Commands, doubtful
 from tests.harness import run, sql
-from tests.receipts import ASK, KEY, QUERYABLE, RETRY, Bank, receipts, shop
+from tests.receipts import ASK, IDEMPOTENT, KEY, QUERYABLE, RETRY, Bank, receipts, shop
 
 
 @pytest.fixture
@@ -93,12 +94,13 @@ def test_effects_are_listed_for_people(tmp_path: Path, cli: Commands) -> None:
     [
         (ASK, Bank(LOST), "a person", "only if a person or its policy lets it"),
         (
-            QUERYABLE,
-            Bank(LOST, answers=[Unknown()] * 3),
+            msgspec.structs.replace(QUERYABLE, reconcile_attempts=1),
+            Bank(LOST, answers=[Unknown()]),
             "exhausted",
             "allowed since 2023-11-14 22:13:25Z",
         ),
         (RETRY, Bank(*[LOST] * 5), "may have been applied twice", "risk       may have been"),
+        (IDEMPOTENT, Bank(*[LOST] * 5), "none, as long as its target", "risk       none, as long"),
     ],
 )
 def test_what_comes_next_is_told(

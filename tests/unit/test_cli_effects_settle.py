@@ -15,6 +15,9 @@ from tests.commands import LOST, SETTLE, URL, Commands, doubtful
 from tests.harness import app_on, finish, run
 from tests.receipts import KEY
 
+ONE_OF = "one of --landed JSON, --did-not-land and --retry"
+TWICE = '{"a":1,"a":2}'
+
 
 @pytest.fixture
 def cli(
@@ -72,13 +75,20 @@ def test_a_person_settles_an_effect(
     [
         ("KEY --retry --why x --expect-version 1", 1, "is ambiguous with version 2, and"),
         ("op-ffffff --retry --why x --expect-version 1", 3, "there is no receipt 'op-ffffff'"),
-        ("KEY --why x --expect-version 2", 2, "--landed --did-not-land --retry is required"),
+        ("", 2, f"takes KEY, {ONE_OF}, --why TEXT, --expect-version N too; `perdure effects show"),
+        ("KEY --why x", 2, f"takes {ONE_OF}, --expect-version N too; `perdure effects show op-"),
         ("KEY --retry --did-not-land --why x --expect-version 2", 2, "not allowed with argument"),
-        ("KEY --retry --expect-version 2", 2, "required: --why"),
-        ("KEY --retry --why x", 2, "required: --expect-version"),
+        ("--retry --expect-version 2 KEY", 2, "takes --why TEXT too"),
+        ("--why x --retry KEY", 2, "takes --expect-version N too"),
         ("KEY --retry --why= --expect-version 2", 2, "--why is empty"),
         ("KEY --retry --why x --by= --expect-version 2", 2, "--by is empty"),
         ("KEY --landed { --why x --expect-version 2", 2, "the answer '{' is not JSON"),
+        (f"KEY --landed {TWICE} --why x --expect-version 2", 2, 'name "a" stands twice'),
+        (
+            "KEY --retry --why \udcff --expect-version 2",
+            2,
+            r"'\udcff' has bytes in it that are not",
+        ),
     ],
 )
 def test_a_decision_that_cannot_be_written_is_refused(
@@ -173,6 +183,7 @@ def test_a_run_and_the_doctor_tell_of_its_effect(
     out = capsys.readouterr().out
     assert "\neffects not known to be applied once\n" in out
     assert key[:15] in out.splitlines()[-1]
+    assert f"\n  goes on by `perdure effects settle {key[:15]} …`" in out
     main(["show", "run-1", *URL, "--json"])
     (receipt,) = json.loads(capsys.readouterr().out)["receipts"]
     assert (receipt["operation_key"], receipt["state"]) == (key, "ambiguous")
@@ -183,3 +194,19 @@ def test_a_run_and_the_doctor_tell_of_its_effect(
     assert (doubt["code"], found["ambiguous"]) == ("ambiguous", 1)
     assert doubt["message"].startswith("nobody knows whether 1 effect was applied: ")
     assert doubt["message"].endswith(f"`perdure effects show {key}`")
+
+
+def test_resuming_what_waits_for_a_person_says_so(
+    tmp_path: Path, cli: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(park(paying(tmp_path, LOST)))
+    key = _only_key(cli)
+    assert main(["resume", "run-1", *URL]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("run run-1 is pending, and parked again if nobody knows of its effect")
+    assert f"it waits for `perdure effects settle {key[:15]} {' '.join(URL)} …`" in out
+    with pytest.raises(RunNeedsAttention):
+        run(finish(paying(tmp_path)))
+    cli("settle", key, "--landed", '"r-1"', *SETTLE)
+    main(["cancel", "run-1", *URL])
+    assert "goes on by" not in capsys.readouterr().out

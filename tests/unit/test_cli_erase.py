@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from perdure import RunState
+from perdure import EffectAmbiguous, OperationIdentity, RunState, guard
 from perdure.cli import main
 from perdure.engine.store import RunEnd, RunProblem
 from tests.harness import RUN, run, sql, stored
+from tests.receipts import Bank, shop
 
 Cli = Callable[..., tuple[int, str, str]]
 ENDS = {
@@ -141,6 +143,44 @@ def test_a_run_that_goes_on_is_refused_without_a_question(cli: Cli, tmp_path: Pa
     assert "cancel it first" in err
 
 
+async def guarded(folder: Path, *answers: Any) -> None:
+    """Leave receipts of an invoice, which is no run."""
+    async with shop(folder) as it:
+        for number, answer in enumerate(answers):
+            with contextlib.suppress(EffectAmbiguous):
+                identity = OperationIdentity("invoice-17", "charge", "bank", number)
+                await guard(it.store, identity, Bank(answer).send)
+
+
+def test_receipts_outside_of_runs_are_erased_by_what_they_belong_to(
+    cli: Cli, tmp_path: Path
+) -> None:
+    run(guarded(tmp_path, "paid", "paid too"))
+    line = ("erase", "invoice-17", "--why", "request 17")
+    assert "pass --yes where nobody can be asked" in cli(*line)[2]
+    assert "--rewrite is for runs" in cli(*line, "--yes", "--rewrite")[2]
+    erased = document(cli(*line, "--yes", "--json"))
+    assert (erased["run_id"], erased["erased"], len(erased["operation_keys"])) == (
+        "invoice-17",
+        2,
+        2,
+    )
+    assert sql(tmp_path, "SELECT count(*) FROM receipts") == [(0,)]
+    code, _, err = cli("effects", "show", erased["operation_keys"][0])
+    assert (code, "ada erased it (request 17)" in err) == (3, True)
+    code, _, err = cli(*line, "--yes")
+    assert (code, "there is no run 'invoice-17'" in err) == (3, True)
+
+
+def test_receipts_that_nobody_has_settled_are_refused_without_a_question(
+    cli: Cli, tmp_path: Path
+) -> None:
+    run(guarded(tmp_path, "paid", ConnectionResetError("gone")))
+    code, out, err = cli("erase", "invoice-17", "--why", "x")
+    assert (code, out, "settle them first" in err) == (2, "", True)
+    assert sql(tmp_path, "SELECT count(*) FROM receipts") == [(2,)]
+
+
 def test_an_erased_run_is_not_resumed(cli: Cli, tmp_path: Path) -> None:
     fill(tmp_path, "failed")
     cli("erase", RUN, "--why", "x", "--yes")
@@ -173,6 +213,23 @@ def terminal(monkeypatch: pytest.MonkeyPatch, answer: Callable[[int], object]) -
             person.join(10)
             monkeypatch.undo()
     os.close(ours)
+
+
+@pytest.mark.parametrize("typed", ["y", "n"])
+def test_it_asks_about_receipts_too(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    typed: str,
+) -> None:
+    run(guarded(tmp_path, "paid"))
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    with terminal(monkeypatch, lambda keys: os.write(keys, f"{typed}\n".encode())):
+        code = main(["erase", "invoice-17", "--why", "x", "--by", "a", "--url", url])
+    left = 0 if typed == "y" else 1
+    assert (code, sql(tmp_path, "SELECT count(*) FROM receipts")) == (left, [(left,)])
+    said = "stay as they are; nothing was done" if left else "are erased"
+    assert f"the receipts of invoice-17 {said}: op-" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ async def double(context, number):
 """
 MODULES = {
     "cli_shop": PROGRAM,
+    "cli_declares": (
+        "from perdure import App, effect\n\n@effect(timeout_seconds=1)\n"
+        "def slow() -> None: ...\napp = App('sqlite:///runs.db')"
+    ),
+    "cli_spells": "from perdure import effect\n\nTERMS = effect(\n    support='once')",
     "cli_raises": "print('on the way')\nraise RuntimeError('no key')",
     "cli_syntax": "def f(:",
     "cli_lacks": "import cli_no_such_thing",
@@ -69,6 +74,9 @@ def _make_database() -> None:
         ("start cli_shop:app double 1 --version 2", 3, "no run function 'double@2'"),
         ("start cli_shop:app double {", 2, "the input '{' is not JSON"),
         ("start cli_shop:app double NaN", 2, "the input 'NaN' is not JSON"),
+        ('start cli_shop:app double {"a":1,"a":2}', 2, "stands twice in one object"),
+        ("start cli_shop:app double \udcff", 2, r"'\udcff' has bytes in it that are not UTF-8"),
+        ("runs --url sqlite:///\udcff.db", 2, r"'sqlite:///\udcff.db' has bytes in it"),
         ("start cli_shop:app double 1 --id a/b", 2, "the run id 'a/b' is not an identifier"),
         ("start cli_shop double", 2, "'cli_shop' is not MODULE:APP"),
         ("start ./cli_shop.py:app double", 2, "write cli_shop:app"),
@@ -77,6 +85,13 @@ def _make_database() -> None:
         ("start cli_shop:ap double", 2, "has no 'ap'; Apps in it: app, empty"),
         ("start cli_shop:number double", 2, "cli_shop:number is of type int, not a perdure.App"),
         ("start cli_raises:app double", 2, "RuntimeError: no key in {folder}/cli_raises.py:2"),
+        (
+            "start cli_declares:app double",
+            2,
+            "InvalidFunction: slow ({folder}/cli_declares.py:3): it runs in a thread",
+        ),
+        ("start cli_declares:app double", 2, "an async function in {folder}/cli_declares.py:3;"),
+        ("start cli_spells:app double", 2, "not 'once' in {folder}/cli_spells.py:3;"),
         ("start cli_syntax:app double", 2, "cli_syntax.py:1"),
         ("start cli_lacks:app double", 2, "No module named 'cli_no_such_thing' in {folder}"),
         ("start cli_exits:app double", 2, "module cli_exits cannot be imported: SystemExit: 3"),
@@ -103,6 +118,14 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert message in error["message"]
     assert error["exit_code"] == code
     assert issubclass(getattr(errors, error["code"]), errors.PerdureError)
+
+
+def test_the_name_of_a_database_is_a_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PERDURE_URL", "sqlite:///\udcff.db")
+    assert main(["runs"]) == 2
+    assert "are not UTF-8" in capsys.readouterr().err
 
 
 def test_a_database_that_cannot_be_used_is_told_apart(

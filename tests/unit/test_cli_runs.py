@@ -118,6 +118,8 @@ def test_waiting_tells_by_its_exit_code_how_a_run_ended(
     assert (ended, out) == (code, "")
     assert word in err
     assert "perdure show one" in err
+    assert "`perdure resume one`" in err
+    assert "\n  goes on by `perdure resume one`" in cli("show", "one", "--app", "shop:app")[1]
     row = document(cli("start", "shop:app", function, "--id", "one", "--wait", "--json"), code)
     assert row["state"] == state
     assert row["problem"]["message"]

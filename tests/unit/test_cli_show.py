@@ -3,16 +3,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import App, Context, OperationFailed, operation
+from perdure import App, Context, OperationFailed, SideEffectSupport, operation
 from perdure.cli import main, timeline
+from perdure.cli.advice import way_on
 from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem
 from perdure.cli.runs import runs_sheet
+from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import AttemptRow, OperationRow, RunProblem, RunRow, RunState
 from tests.harness import Pause, app_on, once, paused_app, run, sql
 
@@ -94,6 +97,58 @@ def test_a_wide_terminal_shows_the_handler_and_a_pipe_everything() -> None:
     assert "  abababababab  " in tool
     *_, tool = sheet.fitted(None).plain.split("\n")
     assert tool.endswith("x" * 80)
+
+
+def _doubt(support: str, **more: Any) -> Receipt:
+    return Receipt(
+        operation_key="op-0123456789abcdef",
+        run_id="run-1",
+        idempotency_key="call",
+        target="bank",
+        ordinal=1,
+        support=SideEffectSupport(support),
+        arguments_sha256=b"",
+        state=ReceiptState.AMBIGUOUS,
+        attempt=1,
+        holder="a",
+        generation=1,
+        version=2,
+        first_claimed_at=9.0,
+        claimed_at=9.0,
+        lookup_at=10.0,
+        **more,
+    )
+
+
+SETTLE = "`perdure effects settle op-0123456789ab …`; `perdure effects show op-0123456789ab` says"
+RESUME = "`perdure resume run-1` once its cause is mended"
+ATTENTION = RunState.NEEDS_ATTENTION
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "receipts", "way"),
+    [
+        (RunState.FAILED, "ValueError", [], RESUME),
+        (RunState.FAILED, "ValueError", [_doubt("at_least_once")], RESUME),
+        (ATTENTION, "ReplayMismatch", [], f"{RESUME}, or `perdure cancel run-1` to end it"),
+        (ATTENTION, "EffectAmbiguous", [_doubt("at_least_once")], SETTLE),
+        (ATTENTION, "EffectAmbiguous", [_doubt("outcome_queryable", exhausted=True)], SETTLE),
+        (
+            ATTENTION,
+            "EffectAmbiguous",
+            [_doubt("outcome_queryable")],
+            f"what its target says (asked 00:00:10Z) or {SETTLE}",
+        ),
+        (ATTENTION, "EffectAmbiguous", [_doubt("idempotent")], RESUME),
+        (RunState.CANCELLED, "EffectAmbiguous", [_doubt("at_least_once")], ""),
+    ],
+)
+def test_what_lets_a_run_go_on_is_told(
+    state: RunState, code: str, receipts: list[Receipt], way: str
+) -> None:
+    told = way_on(_run(state, RunProblem(code, code, "why")), receipts)
+    assert told.startswith(way)
+    assert bool(told) is bool(way)
 
 
 def test_a_problem_of_a_run_is_cut_before_a_column_goes() -> None:
@@ -231,3 +286,24 @@ def test_a_damaged_input_is_the_storage(tmp_path: Path, show: Show) -> None:
     sql(tmp_path, "UPDATE records SET input_tail = CAST('{}' AS BLOB)")
     code, out = show("--operation", "call/1")
     assert (code, "is damaged in the database" in out) == (4, True)
+
+
+def test_values_that_are_no_json_are_shown_as_what_they_are(tmp_path: Path, show: Show) -> None:
+    app = app_on(tmp_path)
+
+    @operation(read_only=True)
+    async def price(name: str) -> Decimal:
+        return Decimal("1.50")
+
+    @app.run(version=1)
+    async def work(context: Context, names: tuple[str]) -> Decimal:
+        return await context.call(price, names[0])
+
+    run(once(app, work, ("tea",)))
+    _, shown = show()
+    assert '{"tuple":["tea"]}' in shown
+    assert '{"decimal":"1.50"}' in shown
+    _, shown = show("--operation", "call/1")
+    assert '"decimal": "1.50"' in shown
+    _, shown = show("--json")
+    assert '{"$perdure":"decimal","value":"1.50"}' in shown.replace(" ", "")

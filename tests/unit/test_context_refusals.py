@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import functools
-import math
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from perdure import Context, OperationFailed, RetryPolicy, operation
 from perdure.errors import InvalidFunction, InvalidPayload
 from tests.harness import app_on, keys, once, operations, run
 
+OBJECT = object()
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
@@ -19,17 +20,15 @@ CYCLE.append(CYCLE)
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        ({"a": [1, {2}]}, r"arguments\.args\[0\]\.a\[1\] is a set"),
-        (math.nan, r"arguments\.args\[0\] is nan"),
-        ("\ud800", r"arguments\.args\[0\] is a str with a lone surrogate"),
-        ({1: 2}, r"arguments\.args\[0\] has the key 1"),
-        (b"x", r"arguments\.args\[0\] is a bytes"),
+        ({"a": [1, {OBJECT}]}, r"arguments\.args\[0\]\.a\[1\]\[0\] is an object, which cannot be"),
+        (defaultdict(int), r"arguments\.args\[0\] is a collections.defaultdict.*dict\(value\)"),
+        ({(1, OBJECT): 2}, r"\[0\]\[\(1, <object .*\)\] \(the key\)\[1\] is an object"),
         (CYCLE, "contains itself"),
         ("x" * (2 * 1024 * 1024), r"the limit is 2097152: store large data"),
     ],
-    ids=["set", "nan", "surrogate", "key", "bytes", "cycle", "oversize"],
+    ids=["nested", "subclass", "key", "cycle", "oversize"],
 )
-def test_arguments_that_are_no_json_value_are_refused_before_anything(
+def test_arguments_that_cannot_be_stored_are_refused_before_anything(
     tmp_path: Path, value: Any, complaint: str
 ) -> None:
     app = app_on(tmp_path)
@@ -52,14 +51,13 @@ def test_arguments_that_are_no_json_value_are_refused_before_anything(
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        ({"a": [math.inf]}, r"result\.a\[0\] is inf"),
-        (("tuple",), r"result is a tuple"),
-        ("\ud800", "lone surrogate"),
+        ({"a": [OBJECT]}, r"result\.a\[0\] is an object"),
+        ((OBJECT,), r"result\[0\] is an object"),
         ("x" * (8 * 1024 * 1024), "a record holds 8388608"),
     ],
-    ids=["inf", "tuple", "surrogate", "oversize"],
+    ids=["nested", "tuple", "oversize"],
 )
-def test_a_result_that_is_no_json_value_is_a_failure_for_good(
+def test_a_result_that_cannot_be_stored_is_a_failure_for_good(
     tmp_path: Path, value: Any, complaint: str
 ) -> None:
     app = app_on(tmp_path)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from perdure.effects.answer import Landed, NeverWill, SendAgain
-from perdure.effects.receipt import Move, ReceiptState
-from perdure.effects.store import Settlement
-from perdure.engine.store import RunProblem
-from perdure.errors import EffectAmbiguous, StaleDecision
+from perdure.errors import EffectAmbiguous
 from tests.harness import run, sql
 from tests.receipts import KEY, Bank, Shop, receipts, shop
+
+pytestmark = pytest.mark.usefixtures("storage")
 
 LOST = ConnectionResetError("lost")
 
@@ -23,18 +20,6 @@ async def doubt(it: Shop) -> None:
     """Leave an attempt of which nobody knows."""
     with pytest.raises(EffectAmbiguous):
         await it.pay(Bank(LOST))
-
-
-def park(folder: Path, code: str, state: str = "needs_attention") -> None:
-    """Insert a run of the same id as the effect's."""
-    problem = msgspec.json.encode(RunProblem(code, code, "why"))
-    sql(
-        folder,
-        "INSERT INTO runs (run_id, function, version, state, generation, created_at, finished_at,"
-        " input_sha256, input, problem) VALUES ('invoice-17', 'f', 1, ?, 1, 0, 9, x'', x'', ?)",
-        state,
-        problem,
-    )
 
 
 def test_a_later_decision_replaces_none_before_it(tmp_path: Path) -> None:
@@ -59,54 +44,6 @@ def test_a_later_decision_replaces_none_before_it(tmp_path: Path) -> None:
             ]
             sql(tmp_path, "DELETE FROM receipts")
             assert await it.store.decisions(KEY) == []
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("code", "state", "after"),
-    [
-        ("EffectAmbiguous", "needs_attention", ("pending", None, None)),
-        ("ReplayMismatch", "needs_attention", ("needs_attention", "why", 9.0)),
-        ("EffectAmbiguous", "failed", ("failed", "why", 9.0)),
-    ],
-)
-def test_a_decision_frees_the_run_that_waits_for_it(
-    tmp_path: Path, code: str, state: str, after: tuple[Any, ...]
-) -> None:
-    asked = "SELECT state, json_extract(CAST(problem AS TEXT), '$.message'), finished_at FROM runs"
-
-    async def main() -> None:
-        async with shop(tmp_path) as it:
-            await doubt(it)
-            park(tmp_path, code, state)
-            seen = sql(tmp_path, asked)
-            with pytest.raises(StaleDecision):
-                await it.store.settle(KEY, NeverWill(), by="ada", why="so", expect_version=1)
-            assert (sql(tmp_path, asked), await it.store.decisions(KEY)) == (seen, [])
-            await it.store.settle(KEY, NeverWill(), by="ada", why="so", expect_version=2)
-            assert sql(tmp_path, asked) == [after]
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("stopped", "state"), [(False, "pending"), (True, "needs_attention")], ids=["asked", "attempt"]
-)
-def test_an_answer_frees_a_run_and_the_end_of_an_attempt_does_not(
-    tmp_path: Path, stopped: bool, state: str
-) -> None:
-    async def main() -> None:
-        async with receipts(tmp_path) as it:
-            receipt, _ = await it.storage.claim_effect(it.claim(await it.owner()))
-            park(tmp_path, "EffectAmbiguous")
-            move = Settlement(
-                operation_key=KEY, attempt=1, generation=0, move=Move.COMPLETE, stopped=stopped
-            )
-            settled, landed = await it.storage.settle_effect(move)
-            assert (settled.state, landed) == (ReceiptState.COMPLETED, True)
-            assert sql(tmp_path, "SELECT state FROM runs") == [(state,)]
-            assert await it.storage.list_decisions(receipt.operation_key) == []
 
     run(main())
 

@@ -16,6 +16,8 @@ from tests.harness import RUN, app_on, once, run, sql
 from tests.paying import IDENTITY, KEY, Paying
 from tests.receipts import Bank
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 SEEN: list[OperationIdentity] = []
 
 

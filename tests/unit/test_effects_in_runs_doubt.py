@@ -12,7 +12,6 @@ from perdure import (
     EffectNotSent,
     EffectRejected,
     RetryPolicy,
-    RunFailed,
     RunNeedsAttention,
     RunState,
 )
@@ -25,12 +24,15 @@ from perdure.effects.answer import (
     Unknown,
 )
 from perdure.effects.receipt import ReceiptState
-from tests.harness import RUN, operations, run
+from tests.harness import RUN, in_time, operations, run, until
 from tests.paying import KEY, Paying, told
 from tests.receipts import Bank
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 FAILED, COMPLETED, AMBIGUOUS = ReceiptState.FAILED, ReceiptState.COMPLETED, ReceiptState.AMBIGUOUS
 GONE = ConnectionResetError("gone")
+CANCELLED = asyncio.CancelledError("by a library")
 RETRY = RetryPolicy(attempts=3, initial_seconds=10, maximum_seconds=60)
 
 
@@ -44,7 +46,7 @@ async def _park(paying: Paying) -> str:
 
 @pytest.mark.parametrize(
     "raised",
-    [GONE, TimeoutError(), ValueError("a bug"), SystemExit(3)],
+    [GONE, TimeoutError(), ValueError("a bug"), SystemExit(3), CANCELLED],
     ids=lambda raised: type(raised).__name__,
 )
 def test_whatever_is_no_refusal_parks_the_run_and_says_what_to_do(
@@ -54,6 +56,7 @@ def test_whatever_is_no_refusal_parks_the_run_and_says_what_to_do(
         paying = Paying(tmp_path, Bank(raised))
         message = await _park(paying)
         assert f"perdure effects show {KEY}" in message
+        assert f"applied: {type(raised).__name__}" in message
         assert told(await paying.receipt()) == (AMBIGUOUS, 1, False)
         assert await operations(paying.app) == []
         # Nobody has settled it, so that to go on leads here again.
@@ -61,18 +64,6 @@ def test_whatever_is_no_refusal_parks_the_run_and_says_what_to_do(
             await paying.app.resume(RUN)
         await _park(paying)
         assert (paying.bank.sent, paying.counted("ambiguous")) == (1, 1)
-
-    run(main())
-
-
-def test_code_that_cancels_itself_fails_the_run_and_leaves_doubt(tmp_path: Path) -> None:
-    async def main() -> None:
-        paying = Paying(tmp_path, Bank(asyncio.CancelledError()))
-        with pytest.raises(RunFailed, match="cancelled itself"):
-            await paying.pay()
-        async with paying.app.connect():
-            await paying.app.resume(RUN)
-        assert "the attempt was cancelled" in await _park(paying)
 
     run(main())
 
@@ -111,7 +102,7 @@ def test_what_a_person_settles_is_what_the_run_goes_on_with(
 @pytest.mark.parametrize(
     ("options", "sends", "result", "after"),
     [
-        ({"support": "idempotent"}, [GONE, GONE, "paid"], "paid", (COMPLETED, 3, False)),
+        ({"support": "idempotent"}, [GONE, CANCELLED, "paid"], "paid", (COMPLETED, 3, False)),
         ({"on_ambiguous": "retry"}, [GONE, GONE, "paid"], "paid", (COMPLETED, 3, True)),
         (
             {"support": "idempotent"},
@@ -262,10 +253,17 @@ def test_a_target_that_cannot_say_is_asked_three_times_and_then_a_person(tmp_pat
 
     async def main() -> None:
         paying = Paying(tmp_path, bank, support="outcome_queryable", timeout_seconds=60)
-        assert "could not say" in await _park(paying)
+        async with paying.app:
+            handle = await paying.app.start(paying.function, run_id=RUN)
+            with pytest.raises(RunNeedsAttention, match=r"could not say.*be asked again later"):
+                await in_time(paying.clock, handle.result())
+            assert bank.asked == 2
+            assert 5.0 <= paying.clock.monotonic() < 6.0
+            # The run does not wait any longer, and its worker goes on asking.
+            paying.clock.advance(20.0)
+            await until(lambda: paying.counted("reconciliation_failed") == 1)
         receipt = await paying.receipt()
         assert (told(receipt), receipt.exhausted) == ((AMBIGUOUS, 1, False), True)
-        assert paying.counted("reconciliation_failed") == 1
         await paying.settle(NeverWill("no trace"))
         bank.sends.append("paid")
         assert await paying.pay() == "paid"

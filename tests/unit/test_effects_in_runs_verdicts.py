@@ -31,11 +31,13 @@ from tests.harness import RUN, Stored, app_on, keys, once, operations, run, sql,
 from tests.paying import IDENTITY, KEY, Paying, perform, told
 from tests.receipts import Bank
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 FAILED, COMPLETED, AMBIGUOUS = ReceiptState.FAILED, ReceiptState.COMPLETED, ReceiptState.AMBIGUOUS
 
-NO_JSON = (
-    "charge: result.when is a set; operations take and return JSON values (None, bool, int, float,"
-    " str, list, and dict with str keys): convert it, or return its list"
+NO_DATA = (
+    "charge: result.when[0] is an object, which cannot be stored: convert it to a value of a known"
+    " type, or to an enum, dataclass or model"
 )
 
 
@@ -52,13 +54,13 @@ class BankError(Exception):
         (BankError("402"), {"rejected": BankError}, ["BankError", "402", None], FAILED),
         (BankError("dns"), {"not_sent": (OSError, BankError)}, ["BankError", "dns", None], FAILED),
         (
-            {"when": {1}},
+            {"when": [object()]},
             {},
-            ["InvalidPayload", NO_JSON, None],
+            ["InvalidPayload", NO_DATA, None],
             COMPLETED,
         ),
     ],
-    ids=["applied", "rejected", "not-sent", "type-rejected", "type-not-sent", "no-json"],
+    ids=["applied", "rejected", "not-sent", "type-rejected", "type-not-sent", "no-data"],
 )
 def test_what_is_known_is_recorded_along_with_the_receipt_and_counted_once(
     tmp_path: Path, said: Any, options: Any, result: Any, state: ReceiptState

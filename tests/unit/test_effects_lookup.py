@@ -26,6 +26,8 @@ from tests.receipts import (
     shop,
 )
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 LOST = ConnectionResetError("gone")
 
 
@@ -123,26 +125,6 @@ def test_an_attempt_without_an_end_is_never_repeated_on_a_not_yet(tmp_path: Path
     run(main())
 
 
-@pytest.mark.parametrize("answer", [Unknown(), LOST, "yes", Landed(object())])
-def test_who_can_not_say_is_asked_three_times_and_then_a_person_is(
-    tmp_path: Path, answer: Any
-) -> None:
-    async def main() -> None:
-        bank = answering(answer)
-        async with shop(tmp_path) as it:
-            with pytest.raises(EffectAmbiguous, match="could not say"):
-                await it.pay_in_time(bank, QUERYABLE)
-            receipt = await it.receipt()
-            assert (receipt.state, receipt.exhausted) == (ReceiptState.AMBIGUOUS, True)
-            assert it.audit.records[-1]["operation_reconciliation_exhausted"] is True
-            with pytest.raises(EffectAmbiguous):
-                await it.pay(bank, QUERYABLE)
-            assert it.counted("reconciliation_failed") == 1
-        assert (bank.sent, bank.asked) == (1, 3)
-
-    run(main())
-
-
 def test_one_caller_asks_and_another_is_told_so(tmp_path: Path) -> None:
     async def main() -> None:
         held, clock = asyncio.Event(), ManualClock()
@@ -170,7 +152,8 @@ def test_a_slow_answer_does_not_overrule_what_happened_since(tmp_path: Path, ans
             await doubtful(one, QUERYABLE)
             asking = asyncio.create_task(one.pay(slow, QUERYABLE))
             await slow.reached.wait()
-            clock.advance(100)  # past the right to ask, and past what the first attempt has left
+            await two.receipt()
+            clock.jump(100)  # past the right to ask, and past what the first attempt has left
             sending = asyncio.create_task(two.pay(bank, QUERYABLE))
             while not bank.sent:
                 await asyncio.sleep(0)
@@ -178,20 +161,13 @@ def test_a_slow_answer_does_not_overrule_what_happened_since(tmp_path: Path, ans
             assert (newer.state, newer.attempt) == (ReceiptState.IN_FLIGHT, 2)
             held.set()
             with pytest.raises(EffectInProgress):
-                await one_step(asking, clock)
+                await asking
             assert await two.receipt() == newer
             sending.cancel()
             await asyncio.wait([sending])
         assert slow.sent == 0
 
     run(main())
-
-
-async def one_step(task: asyncio.Task[Any], clock: ManualClock) -> Any:
-    while not task.done():
-        clock.advance(0.1)
-        await asyncio.sleep(0)
-    return await task
 
 
 def test_the_right_to_ask_of_a_process_that_died_is_free(tmp_path: Path) -> None:
@@ -219,6 +195,20 @@ def test_a_cancelled_lookup_gives_the_right_back(tmp_path: Path) -> None:
             await slow.reached.wait()
             task.cancel()
             await asyncio.wait([task])
+            assert await it.pay(bank, QUERYABLE) == "done"
+
+    run(main())
+
+
+@pytest.mark.parametrize("stop", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_who_ends_the_program_in_a_lookup_ends_it(tmp_path: Path, stop: BaseException) -> None:
+    async def main() -> None:
+        bank = Bank(LOST, answers=[stop, Landed("done")])
+        async with shop(tmp_path) as it:
+            with pytest.raises(type(stop)):
+                await it.pay(bank, QUERYABLE)
+            receipt = await it.receipt()
+            assert (receipt.lookups, receipt.lookup_holder) == (0, None)
             assert await it.pay(bank, QUERYABLE) == "done"
 
     run(main())

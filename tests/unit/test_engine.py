@@ -31,6 +31,8 @@ from tests.harness import (
     run,
 )
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 
 def echo_app(folder: Path, seen: list[Any] | None = None) -> App:
     """Return an App whose one function calls one operation with its input."""
@@ -91,8 +93,8 @@ def test_a_start_that_cannot_be_is_refused_before_anything_is_written(tmp_path: 
                     await app.start("work", version=version)
             with pytest.raises(InvalidInvocation, match="the run id 'a b' is not an identifier"):
                 await app.start("work", run_id="a b")
-            with pytest.raises(InvalidPayload, match=r"input\.x is a bytes"):
-                await app.start("work", {"x": b""})
+            with pytest.raises(InvalidPayload, match=r"input\.x is an object"):
+                await app.start("work", {"x": object()})
             assert list(await app.store.list_runs(state=None, limit=9)) == []
             with pytest.raises(UnknownRun, match="no run 'run-1'"):
                 await app.handle(RUN).status()

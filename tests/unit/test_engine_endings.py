@@ -194,12 +194,12 @@ def test_a_run_that_is_cut_short_from_outside_is_not_failed(tmp_path: Path) -> N
     assert run(main()) == "done"
 
 
-def test_a_result_that_is_no_json_value_fails_the_run(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_run(tmp_path: Path) -> None:
     app = app_on(tmp_path)
 
     @app.run(version=1)
     async def work(context: Context) -> Any:
-        return {"when": {1}}
+        return {"when": {object()}}
 
-    with pytest.raises(RunFailed, match=r"result\.when is a set"):
+    with pytest.raises(RunFailed, match=r"result\.when\[0\] is an object"):
         run(once(app, work))

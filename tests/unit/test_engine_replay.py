@@ -29,6 +29,8 @@ from tests.harness import (
     sql,
 )
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 
 def test_equal_inputs_have_equal_digests_however_they_were_built(tmp_path: Path) -> None:
     """T08"""
@@ -187,7 +189,7 @@ def test_a_cancellation_asked_for_while_a_run_is_being_parked_is_not_lost(tmp_pa
             genuine = changed.store.end_run
 
             async def end_late(*args: Any) -> RunState:
-                sql(tmp_path, "UPDATE runs SET cancel_requested = 1")
+                sql(tmp_path, "UPDATE runs SET cancel_requested = TRUE")
                 return await genuine(*args)
 
             setattr(changed.store, "end_run", end_late)  # noqa: B010 - a protocol's method

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import (
+    App,
     Context,
     OperationFailed,
+    OperationIdentity,
     RunFailed,
     RunNeedsAttention,
     RunState,
     current,
+    effect,
     operation,
 )
+from perdure.effects.answer import Decision, Landed, Unknown
 from perdure.errors import ForeignTask, InvalidFunction, InvalidPayload
+from perdure.receipts import ReceiptStore
 from tests.harness import RUN, Pause, app_on, run
 
 
@@ -62,6 +68,69 @@ def test_a_run_that_ends_without_asking_for_what_it_recorded_needs_attention(
     with pytest.raises(RunNeedsAttention, match=f"{RUN}/branch.side.1.call/1") as raised:
         _interrupted(tmp_path, two, one)
     assert raised.value.code == "UnaskedOperation"
+
+
+@pytest.mark.parametrize(
+    ("support", "asks", "settled"),
+    [
+        ("at_least_once", False, False),
+        ("outcome_queryable", False, False),
+        ("at_least_once", False, True),
+        ("at_least_once", True, False),
+        ("idempotent", False, False),
+    ],
+)
+def test_a_run_that_ends_without_asking_for_what_it_began_needs_attention(
+    tmp_path: Path, support: str, *, asks: bool, settled: bool
+) -> None:
+    """Unless that is known by now, or its target drops a repeat, as it does with an event."""
+    begun = asyncio.Event()
+
+    @effect(support=support, name="pay", on_ambiguous="tell")
+    async def pay() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    if support == "outcome_queryable":
+
+        @pay.lookup
+        async def find(operation: OperationIdentity) -> Unknown:
+            return Unknown()
+
+    async def before(context: Context) -> int:
+        return await context.branch("side").call(pay)
+
+    async def after(context: Context) -> str:
+        if asks:
+            with suppress(OperationFailed):
+                await context.branch("side").call(pay)
+        return "done"
+
+    async def main() -> Any:
+        first, second = app_on(tmp_path), app_on(tmp_path)
+        first.run(version=1, name="work")(before)
+        second.run(version=1, name="work")(after)
+        async with first:
+            await first.start("work", run_id=RUN)
+            await begun.wait()
+        if settled:
+            await _settle(first, Landed("paid"))
+        async with second:
+            return await second.handle(RUN).result()
+
+    if asks or settled or support == "idempotent":
+        assert run(main()) == "done"
+        return
+    with pytest.raises(RunNeedsAttention, match=f"{RUN}/branch.side.1.call/1") as raised:
+        run(main())
+    assert raised.value.code == "UnaskedOperation"
+
+
+async def _settle(app: App, decision: Decision) -> None:
+    async with ReceiptStore(app.url) as store:
+        (receipt,) = await store.list(ambiguous_only=True)
+        key, version = receipt.operation_key, receipt.version
+        await store.settle(key, decision, by="ada", why="saw it", expect_version=version)
 
 
 def test_what_was_performed_below_a_recorded_operation_is_not_asked_for(tmp_path: Path) -> None:

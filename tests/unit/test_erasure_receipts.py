@@ -8,41 +8,19 @@ import pytest
 
 from perdure import RunState
 from perdure.effects.answer import Landed
-from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move, ReceiptState
-from perdure.effects.store import EffectClaim, Owner, Settlement
-from perdure.effects.support import SideEffectSupport
 from perdure.engine.store import RunEnd
 from perdure.errors import (
     EffectErased,
     EffectRejected,
-    NotErasable,
 )
+from perdure.storage.postgres import erasure as postgres_erasure
 from perdure.storage.sqlite import erasure
 from tests.erasing import WHO, effect
 from tests.harness import RUN, run, sql, stored
-from tests.receipts import KEY, RETRY, Bank, Shop, doubtful, shop
+from tests.receipts import KEY, Bank, Shop, shop
 
-
-@pytest.mark.parametrize("move", [None, Move.DOUBT])
-def test_effects_that_nobody_settled_stand_in_the_way(tmp_path: Path, move: Move | None) -> None:
-    async def main() -> None:
-        async with stored(tmp_path) as it:
-            await effect(it, it.fence, "settled", Move.COMPLETE, "1")
-            identity = await effect(it, it.fence, "open", move, "no reply")
-            other = await it.begin("run-2")
-            await effect(it, other, "open", None)
-            await it.store.end_run(it.fence, RunEnd(RunState.CANCELLED))
-            for erase in (it.store.erase_run, it.store.erase_receipts):
-                with pytest.raises(NotErasable, match="settle them first") as refused:
-                    await erase(RUN, **WHO)
-                assert refused.value.operation_keys == [identity.operation_key]
-            row = await it.store.read_run(RUN)
-            assert row is not None
-            assert row.tombstone is None
-            assert len(await it.store.list_receipts(ambiguous_only=False, limit=9)) == 3
-
-    run(main())
+pytestmark = pytest.mark.usefixtures("storage")
 
 
 async def _pay(it: Shop, said: Any) -> None:
@@ -73,41 +51,11 @@ def test_an_erased_effect_is_never_sent_again(tmp_path: Path, said: Any, state: 
     run(main())
 
 
-def test_an_effect_that_is_erased_under_way_is_not_sent_either(tmp_path: Path) -> None:
-    """Settled and erased by others between a look at the receipt and the repeat."""
-
-    async def main() -> None:
-        async with shop(tmp_path) as it:
-            receipt = await doubtful(it, RETRY)
-            version = receipt.version
-            await it.store.settle(KEY, Landed("MARK"), expect_version=version, **WHO)
-            assert sql(tmp_path, "SELECT count(*) FROM decisions") == [(1,)]
-            await it.store.erase("invoice-17", **WHO)
-            assert sql(tmp_path, "SELECT count(*) FROM decisions") == [(0,)]
-            storage = it.store._storage
-            identity = OperationIdentity("invoice-17", "charge", "bank")
-            claim = EffectClaim(
-                operation_key=identity.operation_key,
-                identity=identity,
-                support=SideEffectSupport.AT_LEAST_ONCE,
-                arguments_sha256=receipt.arguments_sha256,
-                owner=Owner(await storage.register_worker("w", 60.0)),
-                settle_seconds=0.0,
-                resend_after=None,
-            )
-            with pytest.raises(EffectErased):
-                await storage.send_again(receipt, claim, unknown=True, risk=True)
-            late = Settlement(operation_key=KEY, attempt=1, generation=0, move=Move.COMPLETE)
-            with pytest.raises(EffectErased):
-                await storage.settle_effect(late)
-
-    run(main())
-
-
 def test_receipts_are_erased_alone_and_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure, "_ROWS", 3)
+    for driver in (erasure, postgres_erasure):
+        monkeypatch.setattr(driver, "_ROWS", 3)
 
     async def main() -> None:
         async with stored(tmp_path) as it:

@@ -9,12 +9,15 @@ import logging
 import runpy
 import sys
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from celery.result import AsyncResult
 from celery.worker.request import Request
+from kombu.transport.memory import Transport
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -102,6 +105,10 @@ def test_the_task_charges_once_though_its_message_is_delivered_again(
     monkeypatch.setattr(Request, "acknowledge", lose)
     example.app.conf.broker_connection_retry_on_startup = False
     example.app.conf.broker_transport_options = {"polling_interval": 0.01}
+    # Both look again after half a second and more, and the worker also before it ends.
+    monkeypatch.setattr(AsyncResult, "get", partialmethod(AsyncResult.get, interval=0.01))
+    drain = Transport.drain_events
+    monkeypatch.setattr(Transport, "drain_events", lambda *known, timeout: drain(*known, 0.02))
     example.main()
     assert capsys.readouterr().out.count("paid: r-1") == 2
     first, again, second = delivered

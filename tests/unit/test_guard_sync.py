@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import ReceiptStore, guard, guard_sync
@@ -43,11 +44,14 @@ class Told:
     def __init__(self) -> None:
         self.states: list[Any] = []
         self.ambiguous = threading.Event()
+        self.exhausted = threading.Event()
 
     async def write(self, facts: Mapping[str, Any]) -> None:
         self.states.append(facts["operation_state"])
         if facts["operation_state"] == "ambiguous":
             self.ambiguous.set()
+        if facts["operation_reconciliation_exhausted"]:
+            self.exhausted.set()
 
 
 class Held:
@@ -235,6 +239,24 @@ def test_what_takes_too_long_is_doubt_for_others_until_its_late_answer_counts(
     assert told.states == ["ambiguous", "completed"]
     assert store.observer.counts["perdure_side_effect_reconciliation_succeeded_total"] == 1
     assert guard_sync(store, CHARGE, Held("never")) == "late"
+
+
+def test_a_lookup_that_takes_too_long_is_waited_for_and_not_believed(
+    store: ReceiptStore,
+    told: Told,
+    threads: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.effects.reconcile._LOOKUP_SECONDS", 0.01)
+    monkeypatch.setattr("perdure.effects.foreign._GRACE_SECONDS", 0.01)
+    once = msgspec.structs.replace(QUERYABLE, reconcile_attempts=1)
+    held = Held(Landed("late"))
+    call = threads.submit(guard_sync, store, CHARGE, vanish, policy=once, lookup=held)
+    assert told.exhausted.wait(PATIENCE_SECONDS)
+    assert not call.done()
+    held.go.set()
+    with pytest.raises(EffectAmbiguous, match="could not say: TimeoutError"):
+        call.result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("end", [ConnectionResetError("gone"), EffectRejected("no"), object()])
@@ -465,8 +487,6 @@ def test_closing_does_not_wait_for_a_send_and_leaves_doubt(
 def test_closing_does_not_wait_for_a_lookup(
     store: ReceiptStore, threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    with pytest.raises(EffectAmbiguous):
-        guard_sync(store, CHARGE, vanish, policy=QUERYABLE)
     held = Held(Landed("landed"))
     asking = threads.submit(guard_sync, store, CHARGE, vanish, policy=QUERYABLE, lookup=held)
     assert held.reached.wait(PATIENCE_SECONDS)

@@ -32,6 +32,7 @@ def test_what_a_run_leaves_behind_is_ended_before_the_run_is(tmp_path: Path, end
     async def main() -> None:
         begun = asyncio.Event()
 
+        @operation(read_only=True)
         async def endless() -> None:
             begun.set()
             try:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt
-from perdure.journal import Failure, Outcome, Success
+from perdure.journal import Success
 from tests.harness import RUN, run, sql, stored
+
+pytestmark = pytest.mark.usefixtures("storage")
 
 DICE = random.Random(7)
 
@@ -32,21 +34,6 @@ DOCUMENTS = {
     "compressible": (b"a" * 5000, (1000, 3000)),
     "binary": (bytes(range(256)) * 8, (256, 300, 1500)),
 }
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_an_input_comes_back_byte_for_byte(tmp_path: Path, name: str) -> None:
-    document, cuts = DOCUMENTS[name]
-
-    async def main() -> None:
-        async with stored(tmp_path) as it:
-            await it.append("whole", 1, document)
-            await it.append("cut", 1, document, cuts)
-            await it.append("cut", 2, document + b"more", (*cuts, len(document)))
-            for step_id, sequence, end in [("whole", 1, b""), ("cut", 1, b""), ("cut", 2, b"more")]:
-                assert await it.store.read_input(RUN, step_id, sequence) == document + end
-
-    run(main())
 
 
 def test_a_growing_conversation_costs_what_is_new(tmp_path: Path) -> None:
@@ -89,19 +76,6 @@ def test_a_conversation_that_grew_by_much_shares_what_was_there(
     assert sql(tmp_path, "SELECT count(*) FROM pieces") == [(40,)]
 
 
-def test_equal_parts_behind_different_beginnings_are_not_mixed_up(tmp_path: Path) -> None:
-    documents = [b"first, then the same", b"other, then the same"]
-
-    async def main() -> None:
-        async with stored(tmp_path) as it:
-            for number, document in enumerate(documents):
-                await it.append("model", number, document, (6, 20))
-            for number, document in enumerate(documents):
-                assert await it.store.read_input(RUN, "model", number) == document
-
-    run(main())
-
-
 @pytest.mark.parametrize("part", [text(100), b"a" * 1000], ids=["plain", "packed"])
 @pytest.mark.parametrize("damage", ["pieces SET data", "records SET input_tail"])
 def test_a_damaged_input_is_told_apart_from_a_good_one(
@@ -127,28 +101,5 @@ def test_a_damaged_outcome_is_an_error_of_the_store(tmp_path: Path) -> None:
                 await it.store.read_payload(RUN, "model", 1)
             with pytest.raises(JournalError, match=f"no operation {RUN}/model/2"):
                 await it.store.read_payload(RUN, "model", 2)
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        Success(b'"' + text(9000).replace(b'"', b"'").replace(b"\\", b"/") + b'"'),
-        Success(b"[" + b"1," * 4000 + b"1]"),
-        Failure("Code", type_name="T", message="m" * 9000, data_json=b"{}"),
-    ],
-    ids=["random", "packed", "failure"],
-)
-def test_an_outcome_comes_back_as_it_was(tmp_path: Path, outcome: Outcome) -> None:
-    from perdure.journal.store import unpack_outcome
-
-    async def main() -> None:
-        async with stored(tmp_path) as it:
-            await it.append("model", 1, b"1", outcome=outcome)
-            (row,) = (await it.store.read_journal(RUN)).rows
-            assert row.payload is None
-            payload = await it.store.read_payload(RUN, "model", 1)
-            assert unpack_outcome(row.status, payload) == outcome
 
     run(main())

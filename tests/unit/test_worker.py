@@ -13,6 +13,9 @@ from perdure.engine.worker import Worker
 from perdure.errors import RunCancelled, StorageError, StorageFull
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import RUN, Pause, app_on, attempts, paused_app, run, sql, until
+from tests.storages import SQLITE_ONLY
+
+pytestmark = pytest.mark.usefixtures("storage")
 
 
 def worker_of(app: App) -> Worker:
@@ -99,6 +102,8 @@ def test_a_run_whose_starter_was_cancelled_is_executed_all_the_same(tmp_path: Pa
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await starting
+            while await app.store.read_run(RUN) is None:
+                await asyncio.sleep(0)
             return await app.handle(RUN).result()
 
     assert run(main()) == 7
@@ -184,6 +189,7 @@ def test_a_worker_that_cannot_renew_stops_and_takes_its_runs_up_again(tmp_path: 
     assert endings == ["lost", "completed"]
 
 
+@SQLITE_ONLY
 def test_a_live_worker_takes_over_from_one_that_went_silent(tmp_path: Path) -> None:
     clock = ManualClock()
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from perdure.cli.advice import settling, unsettled
 from perdure.cli.exits import Exit
+from perdure.cli.receipt import read_receipts
 from perdure.cli.runs import say
 from perdure.cli.screen import Screen
-from perdure.cli.target import looked_into
+from perdure.cli.target import looked_into, typed_place
 from perdure.engine.store import RunState
 
 _RESUMABLE: Final = {RunState.NEEDS_ATTENTION, RunState.FAILED}
@@ -31,9 +33,14 @@ async def resume(options: argparse.Namespace, screen: Screen) -> Exit:
     """Make a run that failed or needs attention wait for a worker again."""
     async with looked_into(options) as app:
         before = await app.find(options.run_id)
+        awaited = unsettled(before, await read_receipts(app, options.run_id))
         row = before
         if before.state in _RESUMABLE and before.tombstone is None:
             row = await app.resume(options.run_id)
+    if row != before and awaited:
+        again = "parked again if nobody knows of its effect by then"
+        way = settling(awaited, typed_place(options))
+        return say(screen, row, f"is {row.state}, and {again}: it waits for {way}")
     if row != before:
         return say(screen, row, f"is {row.state} and goes on when a worker serves it")
     erased = "" if row.tombstone is None else ", was erased"

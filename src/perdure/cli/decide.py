@@ -11,10 +11,12 @@ from perdure.cli.typed import read_json, signed
 from perdure.effects.answer import Decision, Landed, NeverWill, SendAgain
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import RunRow, RunState
+from perdure.errors import CommandError
 
 
 async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
     """Write what a person decided about an effect of which nobody knows."""
+    _check_complete(options)
     decision = _decision(options)
     by, why = signed(options)
     async with looked_into(options) as app, receipts_of(app) as store:
@@ -35,6 +37,26 @@ async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
     screen.line(f"effect {settled.operation_key} is {settled.state.value}, as {by} decided")
     screen.line(_what_follows(settled, run if freed else None))
     return Exit.OK
+
+
+def _check_complete(options: argparse.Namespace) -> None:
+    """Raise `CommandError` that names all that is missing at once."""
+    decided = options.landed is not None or options.did_not_land or options.retry
+    missing = [
+        name
+        for name, given in (
+            ("KEY", options.key is not None),
+            ("one of --landed JSON, --did-not-land and --retry", decided),
+            ("--why TEXT", options.why is not None),
+            ("--expect-version N", options.expect_version is not None),
+        )
+        if not given
+    ]
+    if missing:
+        raise CommandError(
+            f"to settle an effect takes {', '.join(missing)} too; `perdure effects show"
+            f" {options.key or 'KEY'}` says what to type"
+        )
 
 
 def _decision(options: argparse.Namespace) -> Decision:

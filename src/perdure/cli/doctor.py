@@ -29,7 +29,7 @@ _WORKER_COLUMNS: Final = (
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that a person has to do; the message says what."""
+    """Something that a person has to do, or may want to; the message says what."""
 
     code: str
     message: str
@@ -50,6 +50,11 @@ class Diagnosis(msgspec.Struct, frozen=True):
     stuck: Sequence[RunRow]
     unserved: Sequence[RunRow] | None
     ambiguous: Sequence[Receipt]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What a person may want to know; nobody has to do anything about it."""
+        return [*_notes(self)]
 
     @property
     def findings(self) -> list[Finding]:
@@ -106,6 +111,17 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield from _of_workers(diagnosis)
 
 
+def _notes(diagnosis: Diagnosis) -> Iterator[Finding]:
+    failed = diagnosis.counts[RunState.FAILED]
+    if failed:
+        verb = "has" if failed == 1 else "have"
+        yield Finding(
+            "failed",
+            f"{number_of(failed, 'run')} {verb} failed: `perdure runs --state failed` lists them,"
+            " `perdure resume RUN` lets one go on once its cause is mended",
+        )
+
+
 def _of_parked(row: RunRow) -> Finding:
     why = "" if row.problem is None else f": {row.problem.message}"
     mended = f"`perdure resume {row.run_id}` once that is mended, "
@@ -151,6 +167,7 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "well": not diagnosis.findings,
         "findings": diagnosis.findings,
+        "notes": diagnosis.notes,
         "url": diagnosis.url,
         "store": {
             "driver": report.driver,
@@ -192,9 +209,11 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Any]:
     yield ""
     if diagnosis.unserved is None:
         yield Text("to check that every waiting run has a function, pass --app MODULE:APP", "dim")
+    for note in diagnosis.notes:
+        yield Text.assemble(("- ", "bold yellow"), plain(note.message))
     findings = diagnosis.findings
     if not findings:
-        yield Text("all is well", "bold green")
+        yield Text("all else is well" if diagnosis.notes else "all is well", "bold green")
     for finding in findings:
         yield Text.assemble(("! ", "bold red"), plain(abridged(finding.message)))
 

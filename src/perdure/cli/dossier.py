@@ -12,6 +12,7 @@ from perdure.cli.receipt import describe_receipt, find_receipt, risk_of, since_o
 from perdure.cli.runs import describe
 from perdure.cli.sheet import plain
 from perdure.cli.words import abridged, instant, moment
+from perdure.codec.readable import readable
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.effects.store import DecisionRow
 from perdure.engine.store import RunRow
@@ -125,7 +126,7 @@ def facts(dossier: Dossier, place: str) -> str:
     lines += [f"  {name:<11}{plain(value)}" for name, value in _facts(dossier) if value]
     for title, content in (("asked for", dossier.input_json), ("answer", receipt.payload)):
         if content:
-            lines += ["", title, msgspec.json.format(content, indent=2).decode()]
+            lines += ["", title, msgspec.json.format(readable(content), indent=2).decode()]
     if dossier.undecided:
         lines += ["", "to settle it, look at the target and type one of these"]
         meanings = zip(commands(receipt, place), _SETTLING.values(), strict=True)

@@ -3,41 +3,75 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
+from typing import Final
 
+from perdure.app import App
 from perdure.cli.exits import Exit
+from perdure.cli.receipt import read_receipts
 from perdure.cli.runs import say
 from perdure.cli.screen import Screen
-from perdure.cli.target import looked_into
+from perdure.cli.target import looked_into, receipts_of
 from perdure.cli.typed import signed
-from perdure.cli.words import moment
-from perdure.engine.store import RunRow
+from perdure.cli.words import moment, number_of
+from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.errors import CommandError
+
+_OPEN: Final = {ReceiptState.IN_FLIGHT, ReceiptState.AMBIGUOUS}
 
 
 async def erase(options: argparse.Namespace, screen: Screen) -> Exit:
-    """Delete what a run that has ended holds, once a person has agreed."""
+    """Delete what a run that has ended holds, or receipts alone, once a person has agreed."""
     by, why = signed(options)
     async with looked_into(options) as app:
+        if await app.store.read_run(options.run_id) is None:
+            receipts = await read_receipts(app, options.run_id)
+            if receipts:
+                return await _erase_receipts(app, receipts, options, screen)
         before = await app.find(options.run_id)
         gone = before.tombstone
         if gone is not None and gone.whole and not options.rewrite:
             what = f"was erased by {gone.by} already; nothing was done"
             return say(screen, before, what, Exit.NOT_WELL)
         # A run that cannot be erased is refused without a question.
-        if before.state.ended and not options.yes and not _agreed(before, screen):
+        about = (
+            f"run {before.run_id} of {before.function}@{before.version} is {before.state.value},"
+            f" created {moment(before.created_at)}"
+        )
+        if before.state.ended and not options.yes and not _agreed(about, screen):
             return say(screen, before, "stays as it is; nothing was done", Exit.NOT_WELL)
         row = await app.erase(options.run_id, by=by, why=why, rewrite=options.rewrite)
     return say(screen, row, "is erased")
 
 
-def _agreed(row: RunRow, screen: Screen) -> bool:
+async def _erase_receipts(
+    app: App, receipts: Sequence[Receipt], options: argparse.Namespace, screen: Screen
+) -> Exit:
+    """Delete the receipts that `guard` wrote for something that is no run here."""
+    by, why = signed(options)
+    of = receipts[0].run_id
+    if options.rewrite:
+        raise CommandError(f"--rewrite is for runs, and {of} is none here: leave it out")
+    keys = [receipt.operation_key for receipt in receipts]
+    about = f"{of} is no run here, and has {number_of(len(keys), 'receipt')}"
+    # Receipts that cannot be erased are refused without a question.
+    is_open = any(receipt.state in _OPEN for receipt in receipts)
+    count = 0
+    code, what = Exit.NOT_WELL, "stay as they are; nothing was done"
+    if options.yes or is_open or _agreed(about, screen):
+        async with receipts_of(app) as store:
+            count = await store.erase(of, by=by, why=why)
+        code, what = Exit.OK, "are erased"
+    screen.document({"run_id": of, "operation_keys": keys, "erased": count})
+    screen.line(f"the receipts of {of} {what}: {', '.join(keys)}")
+    return code
+
+
+def _agreed(about: str, screen: Screen) -> bool:
     """Ask on the terminal; raises `CommandError` where nobody can be asked."""
     if screen.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandError("erasing cannot be undone: pass --yes where nobody can be asked")
-    screen.note(
-        f"run {row.run_id} of {row.function}@{row.version} is {row.state.value}, created"
-        f" {moment(row.created_at)}; what is erased cannot be brought back"
-    )
+    screen.note(f"{about}; what is erased cannot be brought back")
     # The loop turns Ctrl-C into a cancellation, which a blocked read would not notice.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

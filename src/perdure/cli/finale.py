@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perdure.cli.parser import KILL_POINTS
+from perdure.cli.person import typed
 from perdure.cli.receipt import receipts_sheet
 from perdure.cli.sheet import Column, Sheet, plain
 from perdure.cli.timeline import Timeline, attempts_sheet, operations_sheet
@@ -98,8 +99,8 @@ def _what_is_left(finale: Finale) -> Iterator[Any]:
         yield Text("\nNow you are the person. Look, settle it, and let the turn go on:", "bold")
         yield from (f"  {plain(command)}" for command in finale.commands)
     elif kept is not None:
-        yield f"all of it is in {kept}; look with: perdure show {finale.timeline.row.run_id}"
-        yield f"  --url sqlite:///{kept}/runs.db"
+        words = ["show", finale.timeline.row.run_id, "--url", f"sqlite:///{kept}/runs.db"]
+        yield f"all of it is in {kept}; look with:\n  {plain(typed(words))}"
 
 
 def _counts(verdict: Verdict) -> Sheet:

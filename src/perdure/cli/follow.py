@@ -58,7 +58,7 @@ class Follow:
         states = [receipt.state for receipt in await self._watch.begin() if self._of_run(receipt)]
         flying = states.count(ReceiptState.IN_FLIGHT)
         return (
-            f"watching {self._store.url}: {number_of(flying, 'effect')} in flight,"
+            f"watching {self._store.shown_url}: {number_of(flying, 'effect')} in flight,"
             f" {len(states) - flying} ambiguous; Ctrl-C ends it"
         )
 

@@ -8,6 +8,7 @@ from perdure.app import App
 from perdure.cli.naming import name_of
 from perdure.cli.screen import Screen
 from perdure.cli.words import duration, instant, moment, size
+from perdure.codec.readable import readable
 from perdure.engine.store import OperationRow
 from perdure.errors import CommandError
 from perdure.journal.store import Failure, Outcome, Success, Suspended, unpack_outcome
@@ -129,4 +130,4 @@ def _facts(run_id: str, row: OperationRow) -> str:
 
 
 def _pretty(document: bytes) -> str:
-    return msgspec.json.format(document, indent=2).decode()
+    return msgspec.json.format(readable(document), indent=2).decode()

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from perdure.cli.exits import MEANINGS
-from perdure.cli.target import URL_VARIABLE
+from perdure.cli.key import add_key
+from perdure.cli.reencrypt import add_reencrypt
+from perdure.cli.target import KEY_FILE_VARIABLE, URL_VARIABLE
+from perdure.engine.retention import Retention
 from perdure.engine.store import RunState
 from perdure.errors import CommandError
 
@@ -50,6 +53,10 @@ def build_parser() -> Parser:
     _add_demo(commands)
     _add_worker(commands)
     _add_start(commands)
+    _add_check(commands)
+    _add_gc(commands)
+    add_key(commands, _add)
+    add_reencrypt(commands, _add)
     runs = _add(commands, "runs", "list runs, newest first", store=True)
     states = [state.value for state in RunState]
     runs.add_argument("--state", choices=states, help="only runs in this state")
@@ -73,15 +80,23 @@ def build_parser() -> Parser:
                 help="show this operation whole: what went in and what came of it",
             )
     _add_erase(commands)
+    _add_archive(commands)
     _add_effects(commands)
     _add(commands, "doctor", "check the database, its workers and its runs", store=True)
     return parser
 
 
 def _add_erase(commands: Any) -> None:
-    what = "delete what a run that has ended was given, recorded and came to; who and why stays"
+    what = (
+        "delete what a run that has ended was given, recorded and came to, or the receipts of what"
+        " is no run; who and why stays"
+    )
     erase = _add(commands, "erase", what, store=True)
-    erase.add_argument("run_id", metavar="RUN", help="the run's id")
+    erase.add_argument(
+        "run_id",
+        metavar="RUN",
+        help="the run's id, or what receipts outside of runs belong to, as `perdure effects` shows",
+    )
     erase.add_argument("--why", required=True, metavar="TEXT", help="the reason, which is kept")
     erase.add_argument("--by", metavar="NAME", help="who decides (the name of the login)")
     erase.add_argument("--yes", action="store_true", help="do not ask")
@@ -90,6 +105,16 @@ def _add_erase(commands: Any) -> None:
         action="store_true",
         help="write the whole database anew, so that no fragment is left; others wait meanwhile",
     )
+
+
+def _add_archive(commands: Any) -> None:
+    what = "write all that the database holds of a run to a file, for import; it is plaintext"
+    export = _add(commands, "export", what, store=True)
+    export.add_argument("run_id", metavar="RUN", help="the run's id")
+    export.add_argument("-o", "--output", metavar="FILE", help="the file to write (stdout)")
+    what = "write a run that was exported to the database, which is made if there is none"
+    take = _add(commands, "import", what, store=True)
+    take.add_argument("file", metavar="FILE", help="what export wrote; - reads stdin")
 
 
 def _add_demo(commands: Any) -> None:
@@ -109,6 +134,7 @@ def _add_demo(commands: Any) -> None:
     )
     demo.add_argument(
         "--support",
+        type=lambda text: text.replace("_", "-"),
         choices=SUPPORTS,
         metavar="SUPPORT",
         help="what the shop can do about a repeated refund (outcome-queryable)",
@@ -161,6 +187,57 @@ def _add_start(commands: Any) -> None:
     start.add_argument("--wait", action="store_true", help="wait for the result and print it")
 
 
+def _add_check(commands: Any) -> None:
+    check = _add(
+        commands,
+        "check",
+        "replay stored runs against the code as it is now, performing nothing; for CI",
+    )
+    check.add_argument("target", metavar="MODULE:APP", help=_TARGET)
+    check.add_argument(
+        "--run",
+        action="append",
+        metavar="RUN",
+        help="this run; again for more (all that are open and the newest others)",
+    )
+    check.add_argument(
+        "--limit",
+        type=_positive(int),
+        default=100,
+        help="at most N of each state (100)",
+        metavar="N",
+    )
+    check.add_argument("--all", action="store_true", help="list those that match, too")
+
+
+def _add_gc(commands: Any) -> None:
+    gc = _add(commands, "gc", "delete what is over for longer than it is kept", store=True)
+    kept = Retention()
+    for name, what in (
+        ("runs", "runs, from their end"),
+        ("receipts", "receipts of effects, from their settlement"),
+        ("tombstones", "tombstones of erased receipts"),
+        ("audit", "audit records in the database"),
+        ("workers", "workers that are gone"),
+    ):
+        days = getattr(kept, f"{name}_days")
+        default = "forever" if days is None else f"{days:g}"
+        gc.add_argument(
+            f"--{name}-days",
+            type=_days,
+            default=default,
+            metavar="N",
+            help=f"keep {what} for N days, or forever ({default})",
+        )
+    gc.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+
+
+def _days(text: str) -> str:
+    if text != "forever" and not float(text) >= 0:
+        raise argparse.ArgumentTypeError("it is 0 or more days, or forever")
+    return text
+
+
 def _add_effects(commands: Any) -> None:
     effects = _add(
         commands, "effects", "list the effects of which nobody knows what became", store=True
@@ -177,7 +254,12 @@ def _add_effects(commands: Any) -> None:
     settle = _add(
         below, "settle", "decide about an effect of which nobody knows", store=True, below=True
     )
-    settle.add_argument("key", metavar="KEY", help=key)
+    # What is missing is named by the command, all of it at once.
+    settle.usage = (
+        "%(prog)s KEY (--landed JSON | --did-not-land | --retry) --why TEXT --expect-version N"
+        " [--by NAME] [--url URL | --app MODULE:APP] [--json]"
+    )
+    settle.add_argument("key", nargs="?", metavar="KEY", help=key)
     _add_decision(settle)
     watch = _add(below, "watch", "tell of every change of a receipt", store=True, below=True)
     watch.add_argument(
@@ -193,7 +275,7 @@ def _add_effects(commands: Any) -> None:
 
 
 def _add_decision(settle: Parser) -> None:
-    decision = settle.add_mutually_exclusive_group(required=True)
+    decision = settle.add_mutually_exclusive_group()
     decision.add_argument(
         "--landed", metavar="JSON", help="it was applied, and this is the answer; - reads stdin"
     )
@@ -203,11 +285,10 @@ def _add_decision(settle: Parser) -> None:
     decision.add_argument(
         "--retry", action="store_true", help="send it again, although it may have been applied"
     )
-    settle.add_argument("--why", required=True, help="how this is known; kept with the decision")
+    settle.add_argument("--why", metavar="TEXT", help="how this is known; kept with the decision")
     settle.add_argument(
         "--expect-version",
         type=_positive(int),
-        required=True,
         metavar="N",
         help="the version of the receipt that was looked at",
     )
@@ -241,6 +322,12 @@ def _add(
         )
         where.add_argument(
             "--app", metavar="MODULE:APP", default=unset, help="the database of this App"
+        )
+        parser.add_argument(
+            "--key-file",
+            metavar="FILE",
+            default=unset,
+            help=f"the keys of an encrypted database ({KEY_FILE_VARIABLE})",
         )
     parser.add_argument(
         "--json",

@@ -9,20 +9,42 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Final
 
-from perdure.cli import change, demo, doctor, effects, erase, runs, show, start, worker
+from perdure.cli import (
+    change,
+    check,
+    demo,
+    doctor,
+    effects,
+    erase,
+    export,
+    gc,
+    key,
+    reencrypt,
+    runs,
+    show,
+    start,
+    worker,
+)
 from perdure.cli.exits import Exit, exit_of
 from perdure.cli.parser import build_parser
 from perdure.cli.screen import Screen
+from perdure.cli.typed import check_text
 from perdure.errors import PerdureError
 
 Command = Callable[[argparse.Namespace, Screen], Awaitable[Exit]]
 
 _COMMANDS: Final[dict[str, Command]] = {
     "cancel": change.cancel,
+    "check": check.check,
     "demo": demo.demo,
     "doctor": doctor.doctor,
     "effects": effects.effects,
     "erase": erase.erase,
+    "export": export.export,
+    "gc": gc.gc,
+    "import": export.take,
+    "key": key.key,
+    "reencrypt": reencrypt.reencrypt_all,
     "resume": change.resume,
     "runs": runs.runs,
     "show": show.show,
@@ -54,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], screen: Screen) -> Exit:
+    check_text(words)
     parser = build_parser()
     try:
         options = parser.parse_args(words)

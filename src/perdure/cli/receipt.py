@@ -51,7 +51,7 @@ async def find_receipt(store: ReceiptStore, key: str) -> Receipt:
         )
     found = await store.matching(key, _MATCHES_TOLD + 1)
     if not found:
-        raise UnknownEffect(f"there is no receipt {key!r} in {store.url}")
+        raise UnknownEffect(f"there is no receipt {key!r} in {store.shown_url}")
     if len(found) > 1:
         keys = ", ".join(receipt.operation_key for receipt in found[:_MATCHES_TOLD])
         more = " and more" if len(found) > _MATCHES_TOLD else ""
@@ -111,7 +111,11 @@ def risk_of(receipt: Receipt) -> str:
     """Return what is risked by the attempts that were made; empty when nothing is."""
     if receipt.residual_duplicate_risk:
         return "may have been applied twice"
-    return "an earlier attempt may have been applied" if receipt.earlier_unknown else ""
+    if not receipt.earlier_unknown:
+        return ""
+    if receipt.support is SideEffectSupport.IDEMPOTENT:
+        return "none, as long as its target drops repeats of the key"
+    return "an earlier attempt may have been applied"
 
 
 def receipts_sheet(receipts: Iterable[Receipt], title: str = "") -> Sheet:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -71,9 +72,23 @@ class Screen:
                 if isinstance(part, Sheet):
                     console.print(part.fitted(width), no_wrap=True, overflow="crop")
                 else:
-                    console.print(part, soft_wrap=width is None)
+                    # A line of plain text may be a command, to be copied as one.
+                    console.print(part, soft_wrap=width is None or isinstance(part, str))
         for line in capture.get().splitlines() if capture is not None else ():
             print(line.rstrip(), flush=True)
+
+    @contextmanager
+    def progress(self, what: str, total: int) -> Generator[Callable[[int], None]]:
+        """Show on a terminal how far something has come; yields what tells of more of it."""
+        if self.as_json or not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda more: bar.advance(task, more)
 
     def console(self) -> Console:
         """Return a console on stdout; raises `MissingExtra` without rich."""

@@ -9,11 +9,14 @@ import msgspec
 
 from perdure import RunHandle
 from perdure.app import App
+from perdure.cli.advice import way_on
 from perdure.cli.exits import Exit, exit_of
+from perdure.cli.receipt import read_receipts
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import load_app, naming_the_database
 from perdure.cli.typed import read_json
+from perdure.codec.readable import readable
 from perdure.errors import RunCancelled, RunFailed, RunNeedsAttention
 
 
@@ -48,7 +51,11 @@ async def _wait(app: App, handle: RunHandle[Any], screen: Screen) -> Exit:
     code, problem = Exit.OK, ""
     try:
         await handle.result()
-    except (RunFailed, RunCancelled, RunNeedsAttention) as error:
+    except RunNeedsAttention as error:
+        row = await app.find(handle.run_id)
+        way = way_on(row, await read_receipts(app, row.run_id))
+        code, problem = exit_of(error), f"{error}; it goes on by {way}"
+    except (RunFailed, RunCancelled) as error:
         code, problem = exit_of(error), str(error)
     except asyncio.CancelledError:
         screen.note(f"the run goes on without this command; see: perdure show {handle.run_id}")
@@ -58,5 +65,5 @@ async def _wait(app: App, handle: RunHandle[Any], screen: Screen) -> Exit:
     if problem:
         screen.note(f"perdure: {problem}; see: perdure show {row.run_id}")
     elif row.output_json is not None:
-        screen.line(msgspec.json.format(row.output_json, indent=2).decode())
+        screen.line(msgspec.json.format(readable(row.output_json), indent=2).decode())
     return code

@@ -5,6 +5,7 @@ import importlib
 import os
 import shlex
 import sys
+import sysconfig
 import traceback
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Generator
@@ -12,11 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import perdure
 from perdure import ReceiptStore
 from perdure.app import App
 from perdure.audit import AuditTable
+from perdure.cli.typed import check_text
+from perdure.encryption import Keyring
 from perdure.errors import (
     CommandError,
+    KeyUnavailable,
     SchemaTooNew,
     StorageBusy,
     StorageCorrupt,
@@ -25,17 +30,29 @@ from perdure.errors import (
 )
 
 URL_VARIABLE: Final = "PERDURE_URL"
+KEY_FILE_VARIABLE: Final = "PERDURE_KEY_FILE"
 
-_UNNAMED: Final = (StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt, SchemaTooNew)
+_LIBRARIES: Final = ("stdlib", "platstdlib", "purelib", "platlib")
+_UNNAMED: Final = (
+    KeyUnavailable,
+    SchemaTooNew,
+    StorageBusy,
+    StorageCorrupt,
+    StorageFull,
+    StorageReadOnly,
+)
 """Errors that say what is wrong with a database and not with which one."""
 
 
 @contextlib.asynccontextmanager
-async def looked_into(options: Namespace) -> AsyncGenerator[App]:
-    """Open the store that the options or the environment name, to look at it; it has to exist."""
+async def looked_into(options: Namespace, *, create: bool = False) -> AsyncGenerator[App]:
+    """Open the store that the options or the environment name, without executing anything.
+
+    Without `create` it has to exist.
+    """
     app = store_of(options)
     with naming_the_database(app):
-        async with app.connect(create=False):
+        async with app.connect(create=create):
             yield app
 
 
@@ -48,7 +65,9 @@ async def receipts_of(app: App) -> AsyncGenerator[ReceiptStore]:
     table = AuditTable(app.url)
     try:
         with naming_the_database(app):
-            async with ReceiptStore(app.url, audit=app.audit or table, create=False) as store:
+            async with ReceiptStore(
+                app.url, audit=app.audit or table, encryption=app.encryption, create=False
+            ) as store:
                 yield store
     finally:
         await table.close()
@@ -56,10 +75,8 @@ async def receipts_of(app: App) -> AsyncGenerator[ReceiptStore]:
 
 def typed_place(options: Namespace) -> str:
     """Return the options by which the command was told its database, to be typed again."""
-    for name, value in (("--app", options.app), ("--url", options.url)):
-        if value is not None:
-            return f" {name} {shlex.quote(value)}"
-    return ""
+    places = (("--app", options.app), ("--url", options.url), ("--key-file", options.key_file))
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in places if value is not None)
 
 
 @contextlib.contextmanager
@@ -68,12 +85,14 @@ def naming_the_database(app: App) -> Generator[None]:
     try:
         yield
     except _UNNAMED as error:
-        raise type(error)(f"{app.url}: {error}") from error
+        raise type(error)(f"{app.shown_url}: {error}") from error
 
 
 def store_of(options: Namespace) -> App:
     """Return an App on the store that the options or the environment name."""
     if options.app is not None:
+        if options.key_file is not None:
+            raise CommandError("an App has its encryption with it: leave --key-file out")
         return load_app(options.app)
     url = options.url or os.environ.get(URL_VARIABLE)
     if not url:
@@ -81,7 +100,9 @@ def store_of(options: Namespace) -> App:
             "which database? Pass --url sqlite:///runs.db or --app MODULE:APP, or set"
             f" {URL_VARIABLE}"
         )
-    return App(url)
+    check_text([url])
+    key_file = options.key_file or os.environ.get(KEY_FILE_VARIABLE)
+    return App(url, encryption=Keyring.read(key_file) if key_file else None)
 
 
 def load_app(reference: str) -> App:
@@ -129,7 +150,7 @@ def _import(name: str) -> ModuleType:
 def _raised(name: str, error: BaseException) -> str:
     """Say what the import of a module raised, and where in somebody's own code."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    own = [frame for frame in frames if not _is_library(frame.filename)]
     place = f" in {own[-1].filename}:{own[-1].lineno}" if own else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f" in {error.filename}:{error.lineno}"
@@ -137,6 +158,13 @@ def _raised(name: str, error: BaseException) -> str:
         f"module {name} cannot be imported: {type(error).__name__}: {error}{place};"
         f" see all of it with: python -c 'import {name}'"
     )
+
+
+def _is_library(filename: str) -> bool:
+    """Tell whether a file is perdure's, Python's or an installed package's."""
+    own = str(Path(perdure.__file__).parent)
+    folders = (own, *(sysconfig.get_path(name) for name in _LIBRARIES))
+    return filename.startswith(("<frozen", *(f"{folder}{os.sep}" for folder in folders)))
 
 
 def _apps_in(module: ModuleType) -> str:

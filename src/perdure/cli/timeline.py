@@ -6,12 +6,14 @@ from typing import Any, Final
 import msgspec
 
 from perdure.app import App
+from perdure.cli.advice import way_on
 from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem, describe_operation, read_problem
 from perdure.cli.receipt import describe_receipt, read_receipts, receipts_sheet
 from perdure.cli.runs import describe, state_of, took
 from perdure.cli.sheet import Column, Sheet, plain, plain_lines
 from perdure.cli.words import SHA256_SHOWN, abridged, duration, instant, moment, shortened, size
+from perdure.codec.readable import readable
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import AttemptRow, OperationRow, RunRow, RunState
 
@@ -170,10 +172,11 @@ def headline(timeline: Timeline) -> Any:
         "problem": "" if problem is None else f"{problem.type_name}: {abridged(problem.message)}",
         "waits": _what_is_awaited(timeline),
         "erased": _erasure(row),
+        "goes on by": way_on(row, timeline.receipts),
     }
     for name, value in facts.items():
         if value:
-            text.append(f"\n  {name:<10}", "dim").append(plain(value))
+            text.append(f"\n  {name:<11}", "dim").append(plain(value))
     if problem is not None and problem.traceback:
         lines = plain_lines(problem.traceback.rstrip()).replace("\n", "\n  ")
         text.append(f"\n\n  {lines}", "dim")
@@ -260,7 +263,9 @@ def effects_sheet(timeline: Timeline) -> Sheet | None:
 
 
 def _value(data: bytes | None) -> str:
-    return "" if data is None else shortened(data.decode("utf-8", "replace"), _VALUE_CHARACTERS)
+    if data is None:
+        return ""
+    return shortened(readable(data).decode("utf-8", "replace"), _VALUE_CHARACTERS)
 
 
 def _known(count: int | None) -> str:

@@ -3,24 +3,38 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from perdure.errors import CommandError
+from perdure.strict_json import MalformedError, check_document
 
 
 def read_json(text: str, what: str) -> Any:
     """Return the JSON value that was typed; `-` reads it from stdin. Raises `CommandError`."""
     data = sys.stdin.buffer.read() if text == "-" else text.encode()
     try:
+        check_document(data)
         return msgspec.json.decode(data)
-    except (ValueError, RecursionError) as error:
+    except (MalformedError, ValueError, RecursionError) as error:
         shown = "what stdin holds" if text == "-" else repr(text)
         raise CommandError(
             f"the {what} {shown} is not JSON ({error}); quote it for the shell, such as"
             """ '{"order": "A-1042"}'"""
         ) from error
+
+
+def check_text(words: Iterable[str]) -> None:
+    """Raise `CommandError` for a word of a command line that is no text."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise CommandError(
+                f"{word!a} has bytes in it that are not UTF-8, and nothing here is called like that"
+            ) from error
 
 
 def filled(name: str, text: str) -> str:

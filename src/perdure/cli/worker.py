@@ -60,12 +60,12 @@ def _say_serving(app: App, screen: Screen) -> None:
             "event": "serving",
             "name": app.worker.name,
             "pid": os.getpid(),
-            "url": app.url,
+            "url": app.shown_url,
             "functions": functions,
         }
     )
     served = ", ".join(f"{name}@{version}" for name, version in app.functions)
-    screen.line(f"{_title(app)} (pid {os.getpid()}) serves {served} from {app.url}")
+    screen.line(f"{_title(app)} (pid {os.getpid()}) serves {served} from {app.shown_url}")
 
 
 def _say_stopped(app: App, screen: Screen) -> None:

@@ -26,7 +26,7 @@ class AuditSink(Protocol):
     """Where audit records go. A record without these keys was never dispatched."""
 
     async def write(self, facts: Mapping[str, AuditValue]) -> None:
-        """Keep one record."""
+        """Keep one record; one that takes over five seconds, or raises, is dropped."""
         ...
 
 

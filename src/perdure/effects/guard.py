@@ -9,6 +9,7 @@ import msgspec
 from perdure.clock import Clock
 from perdure.effects.audit import AuditSink
 from perdure.effects.effect import Effect
+from perdure.effects.foreign import described
 from perdure.effects.ledger import Ledger, Ownership, Standing
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.reconcile import Reconciler
@@ -143,7 +144,7 @@ class Guard:
             await self.ledger.settle(effect, receipt, Move.DOUBT, problem=doubt.why, stopped=True)
             raise
         except Exception as error:  # noqa: BLE001 - all but a reported refusal leaves doubt
-            problem = f"{type(error).__name__}: {text_of(error)}"
+            problem = described(error)
             # What was only told to stop may send on, in a thread of its own.
             stopped = not limit.expired()
             await self.ledger.settle(effect, receipt, Move.DOUBT, problem=problem, stopped=stopped)

@@ -18,7 +18,8 @@ class OperationIdentity(msgspec.Struct, frozen=True):
     `ordinal` tells equal effects apart that are meant to happen more than once. Attempts and
     dispatches are no part of it: a retry must be recognised as the same effect.
 
-    Raises `InvalidInvocation` for an empty part, one that is no text, or an ordinal below 0.
+    Raises `InvalidInvocation` for an empty part, one that is no text or holds a NUL, or an ordinal
+    below 0.
     """
 
     run_id: str
@@ -29,8 +30,8 @@ class OperationIdentity(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("run_id", "idempotency_key", "target"):
             value: object = getattr(self, name)
-            if not isinstance(value, str) or not value or not _is_encodable(value):
-                raise InvalidInvocation(f"an effect's {name} is a text, not {value!a}")
+            if not isinstance(value, str) or not value or not _is_storable(value):
+                raise InvalidInvocation(f"an effect's {name} is a text without NUL, not {value!a}")
         if type(self.ordinal) is not int or self.ordinal < 0:
             raise InvalidInvocation(f"an effect's ordinal is 0 or more, not {self.ordinal!r}")
 
@@ -51,9 +52,9 @@ class OperationIdentity(msgspec.Struct, frozen=True):
         return f"op-{digest[:_DIGEST_CHARACTERS]}"
 
 
-def _is_encodable(text: str) -> bool:
+def _is_storable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\x00" not in text

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from perdure.clock import Clock
 from perdure.effects.audit import AuditSink, audit_of
 from perdure.effects.effect import Effect
+from perdure.effects.foreign import Failed, call_foreign
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import EffectClaim, Owner, Receipts, Settlement
 from perdure.errors import EffectInProgress
 from perdure.observe import Observer, log
+
+_AUDIT_SECONDS: Final = 5.0
 
 
 class Ownership(Protocol):
@@ -125,16 +129,19 @@ class Ledger:
     async def note(
         self, receipt: Receipt, *, first_execution: bool = False, replay_suppressed: bool = False
     ) -> None:
-        """Write an audit record of a receipt."""
-        if self._audit is None:
+        """Write an audit record of a receipt; what its sink cannot keep in time is dropped."""
+        audit, key = self._audit, receipt.operation_key
+        if audit is None:
             return
         facts = audit_of(
             receipt, first_execution=first_execution, replay_suppressed=replay_suppressed
         )
-        try:
-            await self._audit.write(facts)
-        except Exception:  # noqa: BLE001 - what a foreign sink cannot keep has happened all the same
-            log.exception("the audit of %s was not written", receipt.operation_key)
+        # What it is about has happened all the same.
+        kept = await call_foreign(
+            lambda: audit.write(facts), _AUDIT_SECONDS, self._clock, f"the audit of {key}"
+        )
+        if isinstance(kept, Failed):
+            log.error("the audit record of %s is dropped: %s", key, kept.why, exc_info=kept.cause)
 
     async def look_again(self, effect: Effect, receipt: Receipt) -> Receipt:
         """Doubt an attempt in flight that nobody makes any more.
@@ -160,9 +167,11 @@ class Ledger:
         Returns the receipts that this call doubted. Each is counted and audited.
         """
         doubted = await self.receipts.doubt_vanished(operation_key)
-        for receipt in doubted:
-            self._observer.count("perdure_side_effect_ambiguous_total")
-            await self.note(receipt, first_execution=receipt.attempt == 1)
+        self._observer.count("perdure_side_effect_ambiguous_total", len(doubted))
+        # At the same time: a sink that hangs costs its time once.
+        await asyncio.gather(
+            *(self.note(receipt, first_execution=receipt.attempt == 1) for receipt in doubted)
+        )
         return doubted
 
     async def claim_lookup(self, receipt: Receipt, hold_seconds: float) -> tuple[Receipt, bool]:

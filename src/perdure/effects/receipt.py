@@ -121,6 +121,17 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     decided_why: str | None = None
     handler_id: str | None = None
 
+    def seen_as(self, version: int) -> int:
+        """Return the version of now for one since which the target was asked in vain, and no more.
+
+        Any other is returned as it is. A person need not look again for want of an answer.
+        """
+        # Each lookup without an answer counts twice, as it begins and as it ends: so many versions
+        # ago the attempt was as ambiguous as now. When a late report marked a risk, nobody knows.
+        asked = 2 * self.lookups + (self.lookup_holder is not None)
+        oldest = self.version - (0 if self.residual_duplicate_risk else asked)
+        return self.version if oldest <= version <= self.version else version
+
 
 class Change(msgspec.Struct, frozen=True):
     """What a receipt was and what it is now, both without their answers.

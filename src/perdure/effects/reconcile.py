@@ -1,21 +1,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, assert_never
 
-from perdure.canonical import encode
 from perdure.clock import Clock
 from perdure.effects.answer import Answer, Landed, Lookup, NeverWill, NotYet, Unknown
-from perdure.effects.effect import Effect
+from perdure.effects.effect import Effect, Encode
+from perdure.effects.foreign import Failed, call_foreign
+from perdure.effects.identity import OperationIdentity
 from perdure.effects.ledger import Ledger, Standing
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
-from perdure.errors import EffectAmbiguous, EffectInProgress, EffectRejected
+from perdure.errors import EffectAmbiguous, EffectInProgress, EffectRejected, PerdureError
 from perdure.observe import Observer
-from perdure.wording import printable, text_of
+from perdure.wording import printable
 
 _LOOKUP_SECONDS: Final = 30.0
+_UNANSWERED_SECONDS: Final = (5.0, 20.0, 80.0, 320.0, 1280.0, 3600.0)
+"""How long after a lookup without an answer the next one is, by how many there were before it."""
+
+_MOST_WAITED_SECONDS: Final = 10.0
+"""How long a caller waits for the next lookup after one without an answer."""
+
 _PAUSE_SECONDS: Final = 0.1
 _MOST_RULED_OUT: Final = 5
 
@@ -73,32 +80,14 @@ class Reconciler:
             raise _ambiguous(receipt, f"{sent} attempts had no answer, the last: {receipt.problem}")
         await self._clock.sleep(_pause_seconds(sent))
 
-    async def _ask(self, effect: Effect, receipt: Receipt, lookup: Lookup, sent: int) -> Standing:
-        if receipt.exhausted:
-            raise _ambiguous(receipt, "the target was asked, and could not say")
-        receipt, mine = await self._ledger.claim_lookup(receipt, 2 * _LOOKUP_SECONDS)
-        if not mine:
-            return await self._wait(receipt)
-        answer, asked_at = await self._answer(effect, receipt, lookup)
-        match answer:
-            case Landed() | NeverWill():
-                return await self._settle(effect, receipt, answer)
-            case NotYet():
-                return await self._wait_or_send(effect, receipt, asked_at, sent)
-            case Unknown():
-                return await self._ask_later(effect, receipt, answer.why)
-            case _:
-                assert_never(answer)
-
     async def inquire(self, effect: Effect, receipt: Receipt) -> None:
         """Ask the target about an ambiguous effect once, and settle what it says; send nothing."""
         assert effect.lookup is not None
-        receipt, mine = await self._ledger.claim_lookup(receipt, 2 * _LOOKUP_SECONDS)
-        if not mine:
-            return
-        answer, asked_at = await self._answer(effect, receipt, effect.lookup)
+        receipt, answer, asked_at = await self._answer(effect, receipt, effect.lookup)
         end = receipt.resend_after
         match answer:
+            case None:
+                pass
             case Landed() | NeverWill():
                 await self._settle(effect, receipt, answer)
             case NotYet() if end is not None and asked_at >= end:
@@ -111,17 +100,48 @@ class Reconciler:
             case _:
                 assert_never(answer)
 
+    async def _ask(self, effect: Effect, receipt: Receipt, lookup: Lookup, sent: int) -> Standing:
+        if receipt.exhausted:
+            raise _ambiguous(receipt, _unsaid(""))
+        receipt, answer, asked_at = await self._answer(effect, receipt, lookup)
+        match answer:
+            case None:
+                return await self._wait(receipt)
+            case Landed() | NeverWill():
+                return await self._settle(effect, receipt, answer)
+            case NotYet():
+                return await self._wait_or_send(effect, receipt, asked_at, sent)
+            case Unknown():
+                return await self._ask_later(effect, receipt, answer.why)
+            case _:
+                assert_never(answer)
+
     async def _answer(
         self, effect: Effect, receipt: Receipt, lookup: Lookup
-    ) -> tuple[Answer, float]:
-        """Return what the target says, and when it was asked."""
+    ) -> tuple[Receipt, Answer | None, float]:
+        """Return the receipt as it is claimed, what the target says, and when it was asked.
+
+        The answer is None where nobody was asked, because it is too early or another caller asks.
+        """
+        receipt, mine = await self._ledger.claim_lookup(receipt, 2 * _LOOKUP_SECONDS)
         # From before the question: an answer may be old by the time that it arrives.
         asked_at = self._clock.now()
+        if not mine:
+            return receipt, None, asked_at
         try:
-            return await _answer_of(lookup, effect), asked_at
+            answer = await call_foreign(
+                lambda: _heard(lookup, effect.identity, effect.encode),
+                _LOOKUP_SECONDS,
+                self._clock,
+                f"the lookup of {receipt.operation_key}",
+            )
         except BaseException:
-            await asyncio.shield(self._end(effect, receipt, asked_at))
+            with suppress(PerdureError):  # the right to ask ends by itself
+                await asyncio.shield(self._end(effect, receipt, asked_at))
             raise
+        # A lookup that fails has said nothing.
+        answer = Unknown(answer.why) if isinstance(answer, Failed) else answer
+        return receipt, answer, asked_at
 
     async def _settle(
         self, effect: Effect, receipt: Receipt, answer: Landed | NeverWill
@@ -129,21 +149,27 @@ class Reconciler:
         match answer:
             case Landed():
                 settled, landed = await self._ledger.settle(
-                    effect, receipt, Move.COMPLETE, payload=encode(answer.result)
+                    effect, receipt, Move.COMPLETE, payload=effect.encode(answer.result)
                 )
             case NeverWill():
                 settled, landed = await self._ledger.settle(
-                    effect, receipt, Move.RULE_OUT, problem=printable(str(answer.why))
+                    effect, receipt, Move.RULE_OUT, problem=answer.why or "it never will be applied"
                 )
         return Standing(settled, reconciled=landed)
 
-    async def _wait(self, receipt: Receipt) -> Standing:
-        """Wait until the target may be asked again, unless somebody asks it right now."""
+    async def _wait(self, receipt: Receipt, why: str = "") -> Standing:
+        """Wait until the target may be asked again, unless somebody asks it right now.
+
+        Raises `EffectAmbiguous` when that is not soon, and the last lookup had no answer.
+        """
         if receipt.state is ReceiptState.AMBIGUOUS and not receipt.exhausted:
             if receipt.lookup_holder is not None:
                 raise EffectInProgress(receipt.operation_key)
             assert receipt.lookup_at is not None
-            await self._clock.sleep(receipt.lookup_at - self._clock.now())
+            seconds = receipt.lookup_at - self._clock.now()
+            if receipt.lookups and seconds > _MOST_WAITED_SECONDS:
+                raise _ambiguous(receipt, f"{_unsaid(why)}; it can be asked again later")
+            await self._clock.sleep(seconds)
         return Standing(receipt)
 
     async def _wait_or_send(
@@ -169,13 +195,15 @@ class Reconciler:
     async def _ask_later(self, effect: Effect, receipt: Receipt, why: str) -> Standing:
         current = await self._unanswered(effect, receipt)
         if current.exhausted:
-            raise _ambiguous(receipt, f"the target was asked, and could not say: {why}")
-        await self._clock.sleep(_unanswered_seconds(receipt))
-        return Standing(current)
+            raise _ambiguous(receipt, _unsaid(why))
+        return await self._wait(current, why)
 
     async def _unanswered(self, effect: Effect, receipt: Receipt) -> Receipt:
         """Use up one lookup of the budget, and leave the next one for later."""
         again_at = self._clock.now() + _unanswered_seconds(receipt)
+        if receipt.lookups + 2 == effect.policy.reconcile_attempts:
+            # The last one is kept for when the attempt can no longer arrive.
+            again_at = max(again_at, receipt.resend_after or again_at)
         current = await self._end(effect, receipt, again_at, answered=False)
         if current.exhausted:
             self._observer.count("perdure_side_effect_reconciliation_failed_total")
@@ -198,21 +226,34 @@ def _pause_seconds(sent: int) -> float:
 
 
 def _unanswered_seconds(receipt: Receipt) -> float:
-    return _PAUSE_SECONDS * 4**receipt.lookups
+    return _UNANSWERED_SECONDS[min(receipt.lookups, len(_UNANSWERED_SECONDS) - 1)]
+
+
+def _unsaid(why: str) -> str:
+    return f"the target was asked, and could not say{why and f': {why}'}"
 
 
 def _ambiguous(receipt: Receipt, why: str, *, needs_person: bool = True) -> EffectAmbiguous:
     return EffectAmbiguous(receipt.operation_key, receipt.target, why, needs_person=needs_person)
 
 
-async def _answer_of(lookup: Callable[..., Awaitable[object]], effect: Effect) -> Answer:
-    try:
-        async with asyncio.timeout(_LOOKUP_SECONDS):
-            answer = await lookup(effect.identity)
-        if isinstance(answer, Landed):
-            encode(answer.result, what="the lookup's result")
-    except Exception as error:  # noqa: BLE001 - a lookup that fails has said nothing
-        return Unknown(f"{type(error).__name__}: {text_of(error)}")
-    if isinstance(answer, Landed | NeverWill | NotYet | Unknown):
-        return answer
-    return Unknown(f"the lookup returned a {type(answer).__name__}, which is no answer")
+async def _heard(lookup: Lookup, identity: OperationIdentity, encode: Encode) -> Answer:
+    """Return what a lookup says, in words that can be stored, whatever it thinks an answer is."""
+    answer: object = await lookup(identity)
+    match answer:
+        case Landed():
+            encode(answer.result)
+            return answer
+        case NeverWill():
+            return NeverWill(_words(answer.why))
+        case Unknown():
+            return Unknown(_words(answer.why))
+        case NotYet():
+            return answer
+        case _:
+            kind = type(answer).__name__
+            return Unknown(f"the lookup returned a {kind}, which is no answer")
+
+
+def _words(why: object) -> str:
+    return "" if why is None else printable(str(why))

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 import msgspec
 
 from perdure.errors import InvalidFunction
+
+MemberT = TypeVar("MemberT", bound=enum.StrEnum)
 
 
 class SideEffectSupport(enum.StrEnum):
@@ -36,7 +39,8 @@ class OnAmbiguous(enum.StrEnum):
 class EffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How an effect is applied and how doubt about it is settled.
 
-    `target` names what it acts on. `timeout_seconds` bounds one attempt; None for no bound.
+    `support` and `on_ambiguous` may be given as texts, such as "outcome_queryable". `target` names
+    what it acts on. `timeout_seconds` bounds one attempt; None for no bound.
     `key_valid_for_seconds` is how long the target remembers an operation key; None for always.
     `settle_seconds` is how long after the end of an attempt its effect may still appear at the
     target. `reconcile_attempts` is how many lookups without an answer are made.
@@ -55,6 +59,8 @@ class EffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.target or handler_id
 
     def __post_init__(self) -> None:
+        for what, kind in (("support", SideEffectSupport), ("on_ambiguous", OnAmbiguous)):
+            msgspec.structs.force_setattr(self, what, member_of(kind, what, getattr(self, what)))
         for name in ("timeout_seconds", "key_valid_for_seconds", "settle_seconds"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
@@ -63,3 +69,12 @@ class EffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidFunction(
                 f"an effect's reconcile_attempts is 1 or more, not {self.reconcile_attempts!r}"
             )
+
+
+def member_of(kind: type[MemberT], what: str, value: MemberT | str) -> MemberT:
+    """Return what a text spells, with hyphens or underscores; raises `InvalidFunction`."""
+    try:
+        return kind(str(value).replace("-", "_"))
+    except ValueError:
+        known = ", ".join(repr(member.value) for member in kind)
+        raise InvalidFunction(f"an effect's {what} is one of {known}, not {value!r}") from None

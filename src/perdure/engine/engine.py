@@ -2,23 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from perdure.canonical import decode, encode
+from perdure.engine.archive import ArchiveStore
 from perdure.engine.registry import Function, Registry, RunFunction
-from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore, Tombstone
+from perdure.engine.rehearsal import Rehearsed, rehearse
+from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, Tombstone
 from perdure.engine.worker import Worker, WorkerOptions
 from perdure.errors import (
     EngineClosed,
+    KeyUnavailable,
     RunCancelled,
     RunConflict,
     RunErased,
     RunFailed,
     RunNeedsAttention,
+    StorageCorrupt,
     StorageError,
     UnknownRun,
 )
-from perdure.ids import check_identifier, new_run_id
+from perdure.ids import check_identifier, is_identifier, new_run_id
 from perdure.observe import log
 from perdure.ports import Ports
 
@@ -26,7 +30,7 @@ T = TypeVar("T")
 
 
 class RunHandle(Generic[T]):
-    """A run that was started, here or anywhere; its result is a JSON value."""
+    """A run that was started, here or anywhere."""
 
     def __init__(self, engine: Engine, run_id: str) -> None:
         self.run_id = run_id
@@ -36,7 +40,8 @@ class RunHandle(Generic[T]):
         """Wait for the run to end and return what its function returned.
 
         Raises `RunFailed`, `RunCancelled`, or `RunNeedsAttention` when a person has to act first,
-        and `RunErased` when nobody can say any more.
+        `RunErased` when nobody can say any more, and `InvalidPayload` for a result of a class that
+        this App does not know.
         """
         return await self._engine.result(self.run_id)
 
@@ -57,7 +62,7 @@ class Engine:
 
     def __init__(
         self,
-        store: RunStore,
+        store: ArchiveStore,
         ports: Ports,
         registry: Registry,
         options: WorkerOptions,
@@ -121,7 +126,9 @@ class Engine:
         """
         registered = self._registered(function, version)
         run_id = new_run_id() if run_id is None else check_identifier(run_id, "run id")
-        input_json = encode(registered.input_of(value), what="input")
+        input_json = self._ports.codec.encode(
+            registered.input_of(value), what="input", function=registered.function
+        )
         run = NewRun(
             run_id, registered.name, registered.version, input_json, self._ports.clock.now()
         )
@@ -144,7 +151,7 @@ class Engine:
         match end.state:
             case RunState.COMPLETED:
                 assert end.output_json is not None
-                return decode(end.output_json)
+                return self._ports.codec.decode(end.output_json, what="result")
             case RunState.CANCELLED:
                 raise RunCancelled(run_id)
             case _:
@@ -162,14 +169,14 @@ class Engine:
 
     async def find(self, run_id: str) -> RunRow:
         """Return a run as it stands; raises `UnknownRun`."""
-        return _known(run_id, await self.store.read_run(run_id))
+        return _known(run_id, await self.store.read_run(_possible(run_id)))
 
     async def cancel(self, run_id: str) -> RunRow:
         """Cancel a run, or ask its worker to; raises `UnknownRun`.
 
         Durable when it returns: the cancellation or the request, fsynced.
         """
-        row = _known(run_id, await self.store.request_cancel(run_id))
+        row = _known(run_id, await self.store.request_cancel(_possible(run_id)))
         self._settle_row(row)
         return row
 
@@ -178,17 +185,24 @@ class Engine:
 
         Durable when it returns: the new state, fsynced.
         """
-        row = _known(run_id, await self.store.resume_run(run_id))
+        row = _known(run_id, await self.store.resume_run(_possible(run_id)))
         if row.tombstone is not None:
             raise _erased(run_id, row.tombstone)
         return row
+
+    async def rehearse(self, run_id: str) -> Rehearsed:
+        """Compare a run's journal with the code that is registered here; raises `UnknownRun`."""
+        row = await self.find(run_id)
+        if row.tombstone is not None:
+            raise _erased(run_id, row.tombstone)
+        return await rehearse(self.store, self._registry, self._ports, row)
 
     async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool) -> RunRow:
         """Delete all that an ended run holds, and return the tombstone that is left.
 
         Durable when it returns: the tombstone and the deletions, fsynced.
         """
-        await self.store.erase_run(run_id, by=by, why=why, rewrite=rewrite)
+        await self.store.erase_run(_possible(run_id), by=by, why=why, rewrite=rewrite)
         return await self.find(run_id)
 
     async def _end_of(self, run_id: str) -> RunEnd:
@@ -230,14 +244,31 @@ class Engine:
             run_id for run_id in self._waiting if worker is None or not worker.executes(run_id)
         ]
         if elsewhere:
-            for row in await self.store.read_settled(elsewhere):
+            try:
+                rows = await self.store.read_settled(elsewhere)
+            except (KeyUnavailable, StorageCorrupt):
+                rows = await self._readable(elsewhere)
+            for row in rows:
                 self._settle_row(row)
 
+    async def _readable(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
+        """Return those of some runs that are settled; tell who waits for one that is unreadable."""
+        rows: list[RunRow] = []
+        for run_id in run_ids:
+            try:
+                rows += await self.store.read_settled([run_id])
+            except (KeyUnavailable, StorageCorrupt) as error:
+                for future in self._waiting.pop(run_id, ()):
+                    if not future.done():
+                        future.set_exception(error)
+        return rows
+
     def _settle_row(self, row: RunRow) -> None:
-        if row.state.settled:
-            self._settle(row.run_id, _end(row))
+        self._settle(row.run_id, _end(row))
 
     def _settle(self, run_id: str, end: RunEnd) -> None:
+        if not end.state.settled:
+            return
         for future in self._waiting.pop(run_id, ()):
             if not future.done():
                 future.set_result(end)
@@ -273,6 +304,13 @@ def _end(row: RunRow) -> RunEnd:
 
 def _erased(run_id: str, tombstone: Tombstone) -> RunErased:
     return RunErased(run_id, by=tombstone.by, why=tombstone.why)
+
+
+def _possible(run_id: str) -> str:
+    """Return what may be a run's id; a text that no store takes names no run."""
+    if not is_identifier(run_id):
+        raise UnknownRun(f"there is no run {run_id!r} in this store")
+    return run_id
 
 
 def _known(run_id: str, row: RunRow | None) -> RunRow:

@@ -6,11 +6,17 @@ import threading
 import traceback
 from typing import Final
 
-from perdure.canonical import decode, encode
 from perdure.context import Context
 from perdure.engine.registry import RunFunction
 from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
-from perdure.errors import LeaseLost, RunParked, RunStopped, UnaskedOperation
+from perdure.errors import (
+    InvalidPayload,
+    KeyUnavailable,
+    LeaseLost,
+    RunParked,
+    RunStopped,
+    StorageCorrupt,
+)
 from perdure.journal.failures import failure_of
 from perdure.perform import Performer
 from perdure.wording import printable
@@ -37,7 +43,6 @@ class Execution:
         self._function = function
         self._performer: Performer | None = None
         self._calling = False
-        self._cancelled = False
 
     def stop(self, reason: StopReason) -> None:
         """Cancel the run's code; the first reason stands, except that a loss beats them all."""
@@ -55,8 +60,8 @@ class Execution:
     def _cancel(self) -> None:
         # Only the code is cancelled, and not what reads its journal or writes how it ended. A
         # task that is cancelled before its first step would not even clean up.
-        if self.task is not None and self._calling:
-            self._cancelled = True
+        if self.task is not None and self._performer is not None and self._calling:
+            self._performer.activity.cancelled = True
             self.task.cancel()
 
     async def run(self, performer: Performer) -> RunEnd | None:
@@ -70,20 +75,31 @@ class Execution:
         await performer.activity.settle()
         if performer.tenure.lost or self.reason is StopReason.LOST:
             return None
-        if performer.tenure.refused is not None:
-            raise performer.tenure.refused
-        if performer.tenure.parked is not None:
+        refused = performer.tenure.refused
+        # What cannot be read is not mended by trying again.
+        if refused is not None and not isinstance(refused, KeyUnavailable | StorageCorrupt):
+            raise refused
+        parked = performer.tenure.parked or refused
+        if parked is not None:
             if self.reason is StopReason.CANCELLED:
                 return RunEnd(RunState.CANCELLED)
-            return _ended(RunState.NEEDS_ATTENTION, performer.tenure.parked)
+            return _ended(RunState.NEEDS_ATTENTION, parked)
         if self.reason is StopReason.CLOSING and (
-            self._cancelled or performer.activity.interrupted
+            performer.activity.cancelled or performer.activity.interrupted
         ):
             # Cut short, the code came to an end that is none: the run goes on elsewhere.
             return None
-        if end is not None and end.state is RunState.COMPLETED and (keys := performer.unasked()):
-            return _ended(RunState.NEEDS_ATTENTION, UnaskedOperation(self.claim.fence.run_id, keys))
+        if end is not None and end.state is RunState.COMPLETED:
+            return await self._confirmed(end, performer)
         return end
+
+    async def _confirmed(self, end: RunEnd, performer: Performer) -> RunEnd | None:
+        """Return an end, or what the run waits for instead, because it cannot be over yet."""
+        try:
+            why = await performer.unfinished()
+        except LeaseLost:
+            return None
+        return end if why is None else _ended(RunState.NEEDS_ATTENTION, why)
 
     async def _call_to_end(self, performer: Performer) -> RunEnd | None:
         self._calling = True
@@ -113,9 +129,15 @@ class Execution:
     async def _call(self, performer: Performer) -> RunEnd:
         context = Context(performer, self.claim.started_at)
         context.enter()
-        value = decode(self.claim.input_json)
+        codec, function = performer.codec, self._function.function
+        try:
+            value = codec.decode(self.claim.input_json, what="input", function=function)
+        except InvalidPayload as error:
+            # For one who knows the class that it is of.
+            raise RunParked(error) from error
         result = await self._function.call(context, value)
-        return RunEnd(RunState.COMPLETED, output_json=encode(result, what="result"))
+        output_json = codec.encode(result, what="result", function=function)
+        return RunEnd(RunState.COMPLETED, output_json=output_json)
 
     def _stopped(self) -> RunEnd | None:
         match self.reason:

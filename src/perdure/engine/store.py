@@ -7,6 +7,9 @@ from typing import Protocol
 import msgspec
 
 from perdure.clock import Clock
+from perdure.engine.reencryption import Resealing
+from perdure.engine.retention import Expiring
+from perdure.errors import EffectAmbiguous, StorageError
 from perdure.fence import Fence
 from perdure.ports import Store
 
@@ -95,7 +98,10 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
-    """A run that this worker owns now; `recovered` tells that another one had owned it."""
+    """A run that this worker owns now; `recovered` tells that another one had owned it.
+
+    `unreadable` is why its input could not be read; there is none then.
+    """
 
     fence: Fence
     function: str
@@ -103,6 +109,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     input_json: bytes
     started_at: float
     recovered: bool
+    unreadable: StorageError | None = None
 
 
 class StartedRun(msgspec.Struct, frozen=True):
@@ -127,6 +134,13 @@ class RunEnd(msgspec.Struct, frozen=True):
     replayed: int = 0
     cause: BaseException | None = None
     tombstone: Tombstone | None = None
+
+    @property
+    def doubted(self) -> str | None:
+        """The operation key of the effect that a person has to settle first, or None."""
+        parked = self.state is RunState.NEEDS_ATTENTION
+        cause = self.cause
+        return cause.operation_key if parked and isinstance(cause, EffectAmbiguous) else None
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -192,7 +206,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     faults: Sequence[StoreFault]
 
 
-class RunStore(Store, Protocol):
+class RunStore(Store, Expiring, Resealing, Protocol):
     """The port through which the engine keeps runs and their owners.
 
     A worker's ownership is timed by a clock that all workers of the store share and that no
@@ -230,7 +244,9 @@ class RunStore(Store, Protocol):
     async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
         """Write how a run ended, give up its ownership, and return the state that it has now.
 
-        A run that would need attention is cancelled instead where somebody asked for that.
+        A run that would need attention is cancelled instead where somebody asked for that. One that
+        would wait for a person's word on the effect `end.doubted` waits for a worker instead where
+        that was settled while it was running.
 
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` when the fence no longer holds, or a `StorageError`.

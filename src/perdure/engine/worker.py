@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from perdure.engine.execution import Execution, StopReason
 from perdure.engine.lease import Lease
 from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
+from perdure.engine.stalled import read_journal
 from perdure.engine.store import (
     ClaimedRun,
     NewRun,
@@ -24,7 +26,6 @@ from perdure.engine.store import (
 )
 from perdure.errors import InvalidOptions, LeaseLost, StorageError
 from perdure.fence import Fence
-from perdure.journal.store import Journal
 from perdure.observe import log
 from perdure.perform import Performer
 from perdure.ports import Ports
@@ -87,6 +88,7 @@ class Worker:
         self._wanted: set[str] | None = set() if only_started else None
         self._lease: Lease | None = None
         self._executions: dict[str, Execution] = {}
+        self._setbacks: Counter[str] = Counter()
         self._claiming = 0
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -276,15 +278,16 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - a bug must not strand the run
             unexpected = not isinstance(error, StorageError)
             log.error("run %s stops here, to go on later: %s", run_id, error, exc_info=unexpected)
-            await self._give_back(claim)
+            await self._give_back(execution)
         else:
             if end is not None:
+                self._setbacks.pop(run_id, None)
                 _tell(run_id, end)
                 self._settled(run_id, end)
             elif execution.reason is StopReason.CLOSING:
                 log.info("run %s: given back, to go on later", run_id)
                 if not self._closing:
-                    await self._give_back(claim)
+                    await self._give_back(execution)
             else:
                 self._observer.count("perdure_lease_lost_total")
                 log.warning("run %s: this worker does not own it any more", run_id)
@@ -297,11 +300,12 @@ class Worker:
         lease = self._lease
         if lease is None or lease.holder != claim.fence.holder:
             return None
-        journal = Journal()
-        if claim.fence.generation > 1:
-            journal = await self._store.read_journal(claim.fence.run_id)
+        journal, problem = await read_journal(self._store, claim)
         performer = Performer(claim.fence, journal, self._ports, lease)
-        end = await execution.run(performer)
+        if problem is None:
+            end = await execution.run(performer)
+        else:
+            end = RunEnd(RunState.NEEDS_ATTENTION, problem=problem)
         if end is None:
             return None
         end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
@@ -313,13 +317,18 @@ class Worker:
             return None
         return msgspec.structs.replace(end, state=state)
 
-    async def _give_back(self, claim: ClaimedRun) -> None:
-        # First, because another worker, or this one, takes it at once.
-        await asyncio.sleep(_RETRY_SECONDS)
+    async def _give_back(self, execution: Execution) -> None:
+        fence = execution.claim.fence
+        pauses = self._setbacks[fence.run_id] = min(2 * self._setbacks[fence.run_id] or 1, 128)
+        # First, because another worker, or this one, takes it at once; and for longer each time,
+        # because what is refused now may be refused for ever.
+        while pauses and not self._closing and execution.reason is not StopReason.CANCELLED:
+            await asyncio.sleep(_RETRY_SECONDS)
+            pauses -= 1
         try:
-            await self._store.release_run(claim.fence)
+            await self._store.release_run(fence)
         except StorageError as error:
-            log.error("run %s could not be given back: %s", claim.fence.run_id, error)
+            log.error("run %s could not be given back: %s", fence.run_id, error)
 
     async def _give_back_all(self, holder: str, strays: AbstractSet[tuple[str, int]]) -> None:
         # After a blocked loop, the news may come before the step that begins what was claimed.
@@ -375,5 +384,7 @@ def _tell(run_id: str, end: RunEnd) -> None:
             log.error("run %s: failed%s", run_id, message, exc_info=end.cause)
         case RunState.NEEDS_ATTENTION:
             log.error("run %s: needs attention%s", run_id, message)
+        case RunState.PENDING:
+            log.info("run %s: goes on, since the effect in doubt was settled meanwhile", run_id)
         case _:
             log.info("run %s: %s", run_id, end.state.value)

@@ -27,6 +27,9 @@ class Replay:
     def __init__(self, journal: Journal) -> None:
         self._rows = {(row.step_id, row.sequence): row for row in journal.rows}
         self._timers = {(row.step_id, row.sequence): row for row in journal.timers}
+        self._begun = {
+            place: key for place, key in journal.begun.items() if place not in self._rows
+        }
         self._unasked = {
             key for key, row in self._rows.items() if row.kind in _OWED and not row.nested
         }
@@ -48,6 +51,8 @@ class Replay:
         if row is not None:
             _check(row, invocation, input_sha256)
             self._unasked.discard(key)
+        elif self._begun:
+            self._begun.pop(key, None)
         return row
 
     def find_timer(self, invocation: Invocation, input_sha256: bytes) -> TimerRow | None:
@@ -71,6 +76,10 @@ class Replay:
         answered by that one, and events and delays come and go with it.
         """
         return sorted(self._unasked)
+
+    def unasked_effects(self) -> list[tuple[tuple[str, int], str]]:
+        """Return the place and the operation key of what was begun and is not asked for."""
+        return sorted(self._begun.items())
 
     def count(self, step_id: str) -> int:
         """Return how many of the sequences 1, 2, 3, … of a step were recorded or begun."""

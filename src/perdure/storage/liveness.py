@@ -14,10 +14,10 @@ class Liveness:
 
     Each worker holds an exclusive `flock` on a file of its own for as long as it lives. A frozen
     process still holds it: frozen is not dead, and its lease decides. Where the platform has no
-    `flock`, nobody is ever known to be dead, and leases decide alone.
+    `flock`, or no folder is given, nobody is ever known to be dead, and leases decide alone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
         if hasattr(os, "register_at_fork"):
@@ -30,13 +30,14 @@ class Liveness:
 
         Raises `StorageReadOnly` when there can be no file for it.
         """
-        if sys.platform == "win32":
+        folder = self._folder
+        if sys.platform == "win32" or folder is None:
             return
         try:
-            descriptor = self._create(holder)
+            descriptor = _create(folder, holder)
         except OSError as error:
             raise StorageReadOnly(
-                f"a worker keeps a lock file in {self._folder}, and cannot create it ({error}): the"
+                f"a worker keeps a lock file in {folder}, and cannot create it ({error}): the"
                 " folder must be writable by this user, on a disk with room"
             ) from error
         _try_lock(descriptor)
@@ -45,19 +46,19 @@ class Liveness:
     def release(self, holder: str) -> None:
         """Let go of a holder's lock and remove its file."""
         descriptor = self._held.pop(holder, None)
-        if descriptor is None:
+        if descriptor is None or self._folder is None:
             return
         # Unlinked while still locked: nobody can take a lock on a name that is about to go.
         with contextlib.suppress(FileNotFoundError):
-            self._path(holder).unlink()
+            _path(self._folder, holder).unlink()
         os.close(descriptor)
 
     def is_dead(self, holder: str) -> bool:
         """Return whether the holder's process is certainly gone."""
-        if sys.platform == "win32" or holder in self._held:
+        if sys.platform == "win32" or self._folder is None or holder in self._held:
             return False
         try:
-            descriptor = os.open(self._path(holder), os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(_path(self._folder, holder), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -67,35 +68,39 @@ class Liveness:
 
     def forget(self, holder: str) -> None:
         """Remove the file of a holder that was found dead and has been released."""
-        with contextlib.suppress(OSError):
-            self._path(holder).unlink()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                _path(self._folder, holder).unlink()
 
     def close(self) -> None:
         """Let go of every lock."""
         for holder in list(self._held):
             self.release(holder)
-        with contextlib.suppress(OSError):
-            self._folder.rmdir()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
 
     def _let_go(self) -> None:
         for descriptor in self._held.values():
             os.close(descriptor)
         self._held.clear()
 
-    def _create(self, holder: str) -> int:
-        while True:
-            # Not exist_ok, which looks again whether it is one: another process that closes may
-            # remove the empty folder at any time.
-            with contextlib.suppress(FileExistsError):
-                self._folder.mkdir()
-            try:
-                return os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:
-                if self._folder.is_symlink():
-                    raise
 
-    def _path(self, holder: str) -> Path:
-        return self._folder / f"{holder}.lock"
+def _create(folder: Path, holder: str) -> int:
+    while True:
+        # Not exist_ok, which looks again whether it is one: another process that closes may
+        # remove the empty folder at any time.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        try:
+            return os.open(_path(folder, holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            if folder.is_symlink():
+                raise
+
+
+def _path(folder: Path, holder: str) -> Path:
+    return folder / f"{holder}.lock"
 
 
 def _try_lock(descriptor: int) -> bool:

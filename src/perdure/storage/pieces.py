@@ -13,6 +13,8 @@ PLAIN: Final = 0
 DEFLATED: Final = 1
 FRAMED: Final = 2
 """Flags the rest of a document that has something before its first piece, too."""
+IN_BLOB: Final = 4
+"""Flags a rest or a piece that stands in a blob: what is kept is a reference."""
 
 _WORTH_SHARING_BYTES: Final = 4096
 _LEAST_PIECE_BYTES: Final = 512
@@ -26,14 +28,20 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _elements: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+Packed = tuple[int, bytes]
+"""How something is packed, and the bytes that are kept for it."""
+
+
 class Beginning(msgspec.Struct, frozen=True, gc=False):
     """A beginning of a document: its last part, and the digest of all of it up to there.
 
-    Equal digests mean equal beginnings, so documents that begin alike share their pieces.
+    Equal digests mean equal beginnings, so documents that begin alike share their pieces. `packed`
+    is the part as it is kept, if that is known.
     """
 
     digest: bytes
     part: bytes
+    packed: Packed | None = None
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -48,6 +56,7 @@ class Split(msgspec.Struct, frozen=True):
     newest: list[Beginning]
     tail: bytes
     head: bytes | None = None
+    packed: Packed | None = None
 
     @property
     def last(self) -> bytes | None:
@@ -129,8 +138,10 @@ def beginnings(document: bytes, cuts: Sequence[int], start: int = 0) -> list[Beg
     return found
 
 
-def pack_rest(whole: Split) -> tuple[int, bytes]:
+def pack_rest(whole: Split) -> Packed:
     """Return what no piece of a document holds, as the store keeps it."""
+    if whole.packed is not None:
+        return whole.packed
     if whole.head is None:
         return pack(whole.tail)
     length = len(whole.head).to_bytes(_HEAD_LENGTH_BYTES, "big")
@@ -147,7 +158,7 @@ def unpack_rest(packing: int, data: bytes) -> tuple[bytes, bytes]:
     return rest[_HEAD_LENGTH_BYTES:end], rest[end:]
 
 
-def pack(data: bytes) -> tuple[int, bytes]:
+def pack(data: bytes) -> Packed:
     """Return data as the store keeps it: how it is packed, and the bytes."""
     if len(data) >= _WORTH_PACKING_BYTES:
         packed = zlib.compress(data, _LEVEL)

@@ -2,31 +2,107 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from perdure.effects.receipt import Move, Receipt, ReceiptState, sources, target_of
-from perdure.effects.store import EffectClaim, Settlement
+from perdure.effects.store import DecisionRow, EffectClaim, Settlement
+from perdure.effects.support import SideEffectSupport
 from perdure.errors import EffectErased, NotErasable, StaleDecision
+from perdure.storage.documents import Documents
+from perdure.wording import printable
+
+VANISHED: Final = "its worker is gone"
+"""What statements write as the problem of an attempt, by themselves and so in the open."""
+
+_FLAGS: Final = ("exhausted", "earlier_unknown", "residual_duplicate_risk")
 
 
-def claim_row(claim: EffectClaim, now: float) -> dict[str, Any]:
-    """Return an attempt that is about to begin as the parameters of its statements."""
-    identity = claim.identity
-    return {
-        "operation_key": claim.operation_key,
-        "run_id": identity.run_id,
-        "idempotency_key": identity.idempotency_key,
-        "target": identity.target,
-        "ordinal": identity.ordinal,
-        "support": claim.support.value,
-        "arguments_sha256": claim.arguments_sha256,
-        "holder": claim.owner.holder,
-        "generation": claim.owner.generation,
-        "settle_seconds": claim.settle_seconds,
-        "resend_after": claim.resend_after,
-        "handler_id": claim.handler_id,
-        "now": now,
-    }
+class ReceiptRows(Documents):
+    """Translates between receipts and their rows; answers, problems and reasons pass the vault."""
+
+    def claim(self, claim: EffectClaim, now: float) -> dict[str, Any]:
+        """Return an attempt that is about to begin as the parameters of its statements."""
+        identity = claim.identity
+        key = claim.operation_key
+        return {
+            "operation_key": key,
+            "run_id": identity.run_id,
+            "idempotency_key": identity.idempotency_key,
+            "target": identity.target,
+            "ordinal": identity.ordinal,
+            "support": claim.support.value,
+            "arguments_sha256": self.seal_digest(claim.arguments_sha256, arguments_of(key)),
+            "holder": claim.owner.holder,
+            "generation": claim.owner.generation,
+            "settle_seconds": claim.settle_seconds,
+            "resend_after": claim.resend_after,
+            "handler_id": claim.handler_id,
+            "now": now,
+        }
+
+    def settlement(self, settlement: Settlement, now: float) -> dict[str, Any]:
+        """Return a move of a receipt as the parameters of the statement that makes it."""
+        state, possible = move_of(settlement.move, decided=settlement.version is not None)
+        key = settlement.operation_key
+        payload, problem, why = settlement.payload, settlement.problem, settlement.why
+        if payload is not None:
+            payload = self.vault.seal(payload, answer_of(key))
+        if problem is not None:
+            problem = self.vault.seal_text(printable(problem), doubt_of(key))
+        if why is not None:
+            why = self.vault.seal_text(why, reason_of(key))
+        return {
+            **msgspec.structs.asdict(settlement),
+            "payload": payload,
+            "problem": problem,
+            "why": why,
+            "state": state,
+            "sources": possible,
+            "now": now,
+        }
+
+    def receipt(self, row: Sequence[Any]) -> Receipt:
+        """Return a receipt as it stands."""
+        fields = dict(zip(Receipt.__struct_fields__, row, strict=True))
+        key = fields["operation_key"]
+        fields["support"] = SideEffectSupport(fields["support"])
+        fields["state"] = ReceiptState(fields["state"])
+        for name in _FLAGS:
+            fields[name] = bool(fields[name])
+        digest = fields["arguments_sha256"]
+        fields["arguments_sha256"] = self.unseal_digest(digest, arguments_of(key))
+        if (payload := fields["payload"]) is not None:
+            fields["payload"] = self.vault.unseal(bytes(payload), answer_of(key))
+        if (problem := fields["problem"]) not in {None, VANISHED}:
+            fields["problem"] = self.vault.unseal_text(problem, doubt_of(key))
+        if (why := fields["decided_why"]) is not None:
+            fields["decided_why"] = self.vault.unseal_text(why, reason_of(key))
+        return Receipt(**fields)
+
+    def new_decision(self, settlement: Settlement, decided_at: float | None) -> dict[str, Any]:
+        """Return what a person decided about one attempt, as the row that keeps it."""
+        landed = settlement.move is Move.COMPLETE
+        decision = "landed" if landed else "send_again" if settlement.risk else "never_will"
+        key, why = settlement.operation_key, settlement.why
+        if why is not None:
+            why = self.vault.seal_text(why, reason_of(key, settlement.version))
+        return {
+            "operation_key": key,
+            "version": settlement.version,
+            "attempt": settlement.attempt,
+            "decision": decision,
+            "by": settlement.by,
+            "why": why,
+            "now": decided_at,
+        }
+
+    def decision(self, row: Sequence[Any]) -> DecisionRow:
+        """Return what a person decided about one attempt."""
+        key, attempt, version, decision, by, why, decided_at = row
+        why = self.vault.unseal_text(why, reason_of(key, version))
+        return DecisionRow(key, attempt, version, decision, by, why, decided_at)
 
 
 def begun(claim: EffectClaim, now: float) -> Receipt:
@@ -77,21 +153,6 @@ def taken_back(receipt: Receipt) -> Settlement:
     )
 
 
-def decision_row(settlement: Settlement, decided_at: float | None) -> dict[str, Any]:
-    """Return what a person decided about one attempt."""
-    landed = settlement.move is Move.COMPLETE
-    decision = "landed" if landed else "send_again" if settlement.risk else "never_will"
-    return {
-        "operation_key": settlement.operation_key,
-        "version": settlement.version,
-        "attempt": settlement.attempt,
-        "decision": decision,
-        "by": settlement.by,
-        "why": settlement.why,
-        "now": decided_at,
-    }
-
-
 def attempt_row(receipt: Receipt) -> dict[str, Any]:
     """Return the attempt of a receipt as the parameters that a statement names it by."""
     return {
@@ -140,3 +201,23 @@ def move_of(move: Move, *, decided: bool) -> tuple[str, str]:
     if decided:
         possible &= {ReceiptState.AMBIGUOUS}
     return target_of(move).value, f"|{'|'.join(sorted(possible))}|"
+
+
+def arguments_of(operation_key: str) -> str:
+    """Return the place of the digest of what an effect stands for."""
+    return f"the arguments of effect {operation_key}"
+
+
+def answer_of(operation_key: str) -> str:
+    """Return the place of what a target answered."""
+    return f"the answer of effect {operation_key}"
+
+
+def doubt_of(operation_key: str) -> str:
+    """Return the place of what was reported of an attempt instead of an answer."""
+    return f"the problem of effect {operation_key}"
+
+
+def reason_of(operation_key: str, version: int | None = None) -> str:
+    """Return the place of why a person decided about a version of a receipt; None: the last."""
+    return f"the reason of a decision about effect {operation_key}|{version or 'last'}"

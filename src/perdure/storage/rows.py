@@ -6,29 +6,21 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.effects.store import Settlement
-from perdure.effects.support import SideEffectSupport
-from perdure.engine.store import NewRun, RunEnd, RunProblem, RunRow, RunState, Tombstone
+from perdure.engine.store import (
+    NewRun,
+    OperationRow,
+    RunEnd,
+    RunProblem,
+    RunRow,
+    RunState,
+    Tombstone,
+)
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome
-from perdure.storage.pieces import (
-    PLAIN,
-    Split,
-    carve,
-    pack,
-    pack_rest,
-    split,
-    unpack,
-    unpack_rest,
-)
-from perdure.storage.receipt_rows import move_of
-from perdure.storage.vault import SEALED, OpenVault, Vault
-from perdure.wording import printable
-
-VANISHED: Final = "its worker is gone"
-"""What statements write as the problem of an attempt, by themselves and so in the open."""
+from perdure.storage.pieces import PLAIN, Split, carve, split
+from perdure.storage.receipt_rows import ReceiptRows
+from perdure.storage.vault import SEALED
 
 _SIGN: Final = 1 << 63
 _RANGE: Final = 1 << 64
@@ -36,15 +28,11 @@ _RANGE: Final = 1 << 64
 _problems: Final = msgspec.json.Decoder(RunProblem)
 
 
-class Rows:
+class Rows(ReceiptRows):
     """Translates between what the ports speak of and the rows that a database keeps.
 
     What users gave, and what came of it, passes the vault in both directions.
     """
-
-    def __init__(self, vault: Vault) -> None:
-        self.vault = vault
-        self._open = isinstance(vault, OpenVault)
 
     # --- runs ---
 
@@ -53,7 +41,9 @@ class Rows:
 
         `whole` is its input in pieces and a rest.
         """
-        packing, rest = pack_rest(whole)
+        packing, rest = self.new_rest(input_of(run_named(run.run_id)), whole)
+        digest = hashlib.sha256(run.input_json).digest()
+        given = given_of(run.run_id, run.function, run.version)
         claimed = holder is not None
         return {
             "run_id": run.run_id,
@@ -64,10 +54,10 @@ class Rows:
             "generation": int(claimed),
             "created_at": run.created_at,
             "started_at": run.created_at if claimed else None,
-            "input_sha256": hashlib.sha256(run.input_json).digest(),
+            "input_sha256": self.seal_digest(digest, given),
             "input_packing": packing,
             "input_piece": None,
-            "input": self.vault.seal(rest, input_of(run_named(run.run_id))),
+            "input": rest,
         }
 
     def run_end(self, fence: Fence, end: RunEnd, now: float, whole: Split | None) -> dict[str, Any]:
@@ -75,15 +65,18 @@ class Rows:
 
         `whole` is its output in pieces and a rest, or None when it has none.
         """
-        packing, rest = (PLAIN, None) if whole is None else pack_rest(whole)
-        problem = None if end.problem is None else msgspec.json.encode(end.problem)
+        run_id = fence.run_id
+        packing, rest = (PLAIN, None) if whole is None else self.new_rest(output_of(run_id), whole)
+        problem = None
+        if end.problem is not None:
+            problem = self.vault.seal(msgspec.json.encode(end.problem), problem_of(run_id))
         return {
             **fence_row(fence),
             "state": end.state.value,
             "output_packing": packing,
             "output_piece": None,
-            "output": self._seal(rest, output_of(fence.run_id)),
-            "problem": self._seal(problem, f"the problem of {run_named(fence.run_id)}"),
+            "output": rest,
+            "problem": problem,
             "problem_code": None if end.problem is None else end.problem.code,
             "doubted": end.doubted,
             "executed": end.executed,
@@ -95,23 +88,31 @@ class Rows:
         """Return a run as it stands, with its output put together."""
         *head, created_at, started_at, finished_at, erased_at, by, why, erasing = row
         run_id, function, version, state, digest, holder, generation, cancel, problem = head
-        problem = self._unseal(problem, f"the problem of {run_named(run_id)}")
+        if problem is not None:
+            problem = _problems.decode(self.vault.unseal(bytes(problem), problem_of(run_id)))
         return RunRow(
             run_id,
             function,
             version,
             RunState(state),
-            digest,
+            self.run_digest(run_id, function, version, digest),
             holder,
             generation,
             bool(cancel),
             output,
-            None if problem is None else _problems.decode(problem),
+            problem,
             created_at,
             started_at,
             finished_at,
             None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
         )
+
+    def run_digest(self, run_id: str, function: str, version: int, stored: bytes) -> bytes:
+        """Return the digest of what a run was given.
+
+        Raises `StorageCorrupt` where its function or version was changed since it was sealed.
+        """
+        return self.unseal_digest(stored, given_of(run_id, function, version))
 
     # --- records ---
 
@@ -122,30 +123,32 @@ class Rows:
         invocation = record.invocation
         status, payload = pack_outcome(record.outcome)
         place = place_of(fence.run_id, invocation.step_id, invocation.sequence)
-        payload_packing, packed = pack_rest(answer)
-        input_packing, tail = pack_rest(whole)
+        payload_packing, packed = self.new_rest(payload_of(place), answer)
+        input_packing, tail = self.new_rest(input_of(place), whole)
+        kind, attempt, at = invocation.kind.value, record.attempt, record.finished_at
+        facts = (kind, invocation.handler_id, status, attempt, float(at), record.nested)
         return {
             "run_id": fence.run_id,
             "holder": fence.holder,
             "generation": fence.generation,
             "step_id": invocation.step_id,
             "sequence": signed(invocation.sequence),
-            "kind": invocation.kind.value,
+            "kind": kind,
             "handler_id": invocation.handler_id,
-            "input_sha256": record.input_sha256,
+            "input_sha256": self.seal_digest(record.input_sha256, digest_of(place, *facts)),
             "input_bytes": len(invocation.input_json),
             "status": status,
-            "attempt": record.attempt,
+            "attempt": attempt,
             "nested": record.nested,
             "started_at": record.started_at,
-            "finished_at": record.finished_at,
+            "finished_at": at,
             "input_piece": None,
             "input_packing": input_packing,
-            "input_tail": self.vault.seal(tail, input_of(place)),
+            "input_tail": tail,
             "payload_packing": payload_packing,
             "payload_piece": None,
             "payload_bytes": len(payload),
-            "payload": self.vault.seal(packed, payload_of(place)),
+            "payload": packed,
         }
 
     def journal(self, run_id: str, row: Sequence[Any]) -> JournalRow:
@@ -155,28 +158,38 @@ class Rows:
         packing, payload = rest
         if sequence < 0:
             sequence = unsigned(sequence)
-        if payload is not None and not (
-            packing == PLAIN and self._open and not payload.startswith(SEALED)
-        ):
-            place = payload_of(place_of(run_id, step_id, sequence))
-            payload = unpack(packing, self.vault.unseal(bytes(payload), place))
         nested = nested != 0
+        plain = self.is_open and packing == PLAIN
+        if not plain or (payload is not None and payload.startswith(SEALED)):
+            place = place_of(run_id, step_id, sequence)
+            facts = (kind, handler_id, status, attempt, at, nested)
+            digest = self.unseal_digest(digest, digest_of(place, *facts))
+            if payload is not None:
+                # One of this size has no pieces.
+                payload = self.document(payload_of(place), (), packing, payload)
         return JournalRow(
             step_id, sequence, kind, handler_id, digest, status, payload, attempt, at, nested
         )
 
-    def rest(self, place: str, packing: int, stored: bytes) -> tuple[bytes, bytes]:
-        """Return what comes before the pieces of a document, and what follows them."""
-        return unpack_rest(packing, self.vault.unseal(bytes(stored), place))
+    def input_digest(self, run_id: str, row: Sequence[Any]) -> bytes:
+        """Return the digest of what an operation was asked.
 
-    def new_piece(self, digest: bytes, part: bytes) -> tuple[int, bytes]:
-        """Return how a piece of inputs is packed, and its bytes."""
-        packing, data = pack(part)
-        return packing, self.vault.seal(data, f"the piece {digest.hex()}")
+        `row` is that of `journal` without the payload. Raises `StorageCorrupt` where one of its
+        columns was changed since it was sealed.
+        """
+        step_id, sequence, kind, handler_id, digest, status, attempt, at, nested = row
+        place = place_of(run_id, step_id, unsigned(sequence))
+        facts = (kind, handler_id, status, attempt, at, nested != 0)
+        return self.unseal_digest(digest, digest_of(place, *facts))
 
-    def piece(self, digest: bytes, packing: int, stored: bytes) -> bytes:
-        """Return a piece of inputs."""
-        return unpack(packing, self.vault.unseal(bytes(stored), f"the piece {digest.hex()}"))
+    def operation(self, run_id: str, row: Sequence[Any]) -> OperationRow:
+        """Return one recorded operation as people look at it."""
+        *columns, nested = row
+        step_id, sequence, kind, handler_id, digest, status, *sizes = columns
+        attempt, at = columns[8], columns[11]
+        head = (step_id, sequence, kind, handler_id, digest, status, attempt, at, nested)
+        digest = self.input_digest(run_id, head)
+        return OperationRow(step_id, unsigned(sequence), kind, handler_id, digest, status, *sizes)
 
     def new_timer(
         self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
@@ -189,8 +202,8 @@ class Rows:
             "sequence": signed(invocation.sequence),
             "kind": invocation.kind.value,
             "handler_id": invocation.handler_id,
-            "input_sha256": input_sha256,
-            "input": self.vault.seal(invocation.input_json, f"the delay of {place}"),
+            "input_sha256": self.seal_digest(input_sha256, digest_of(place, "delay")),
+            "input": self.vault.seal(invocation.input_json, delay_of(place, wake_at)),
             "wake_at": wake_at,
         }
 
@@ -198,46 +211,10 @@ class Rows:
         """Return a delay that is under way."""
         step_id, sequence, kind, handler_id, digest, stored, wake_at = row
         sequence = unsigned(sequence)
-        place = f"the delay of {place_of(run_id, step_id, sequence)}"
-        document = self.vault.unseal(bytes(stored), place)
-        return TimerRow(step_id, sequence, kind, handler_id, bytes(digest), document, wake_at)
-
-    # --- receipts ---
-
-    def settlement(self, settlement: Settlement, now: float) -> dict[str, Any]:
-        """Return a move of a receipt as the parameters of the statement that makes it."""
-        state, possible = move_of(settlement.move, decided=settlement.version is not None)
-        key = settlement.operation_key
-        problem = settlement.problem
-        if problem is not None:
-            problem = self.vault.seal_text(printable(problem), f"the problem of effect {key}")
-        return {
-            **msgspec.structs.asdict(settlement),
-            "payload": self._seal(settlement.payload, f"the answer of effect {key}"),
-            "problem": problem,
-            "state": state,
-            "sources": possible,
-            "now": now,
-        }
-
-    def receipt(self, row: Sequence[Any]) -> Receipt:
-        """Return a receipt as it stands."""
-        fields = dict(zip(Receipt.__struct_fields__, row, strict=True))
-        key = fields["operation_key"]
-        fields["support"] = SideEffectSupport(fields["support"])
-        fields["state"] = ReceiptState(fields["state"])
-        for name in ("exhausted", "earlier_unknown", "residual_duplicate_risk"):
-            fields[name] = bool(fields[name])
-        fields["payload"] = self._unseal(fields["payload"], f"the answer of effect {key}")
-        if (problem := fields["problem"]) not in {None, VANISHED}:
-            fields["problem"] = self.vault.unseal_text(problem, f"the problem of effect {key}")
-        return Receipt(**fields)
-
-    def _seal(self, data: bytes | None, place: str) -> bytes | None:
-        return None if data is None else self.vault.seal(data, place)
-
-    def _unseal(self, stored: bytes | None, place: str) -> bytes | None:
-        return None if stored is None else self.vault.unseal(bytes(stored), place)
+        place = place_of(run_id, step_id, sequence)
+        digest = self.unseal_digest(digest, digest_of(place, "delay"))
+        document = self.vault.unseal(bytes(stored), delay_of(place, wake_at))
+        return TimerRow(step_id, sequence, kind, handler_id, digest, document, wake_at)
 
 
 def fence_row(fence: Fence) -> dict[str, Any]:
@@ -265,7 +242,7 @@ def started(run: NewRun, row: dict[str, Any]) -> RunRow:
         run.function,
         run.version,
         RunState(row["state"]),
-        row["input_sha256"],
+        hashlib.sha256(run.input_json).digest(),
         row["holder"],
         row["generation"],
         cancel_requested=False,
@@ -305,6 +282,26 @@ def output_of(run_id: str) -> str:
 def payload_of(operation: str) -> str:
     """Return the place of what an operation came to."""
     return f"the payload of {operation}"
+
+
+def problem_of(run_id: str) -> str:
+    """Return the place of why a run failed or needs attention."""
+    return f"the problem of {run_named(run_id)}"
+
+
+def delay_of(operation: str, wake_at: float) -> str:
+    """Return the place of what a delay was asked, with its end."""
+    return f"the delay of {operation}|{float(wake_at)}"
+
+
+def digest_of(what: str, *facts: object) -> str:
+    """Return the place of the digest of what was given, with what else its row says."""
+    return f"the input digest of {what}|{'|'.join(map(str, facts))}"
+
+
+def given_of(run_id: str, function: str, version: int) -> str:
+    """Return the place of the digest of what a run was given, with the function that got it."""
+    return digest_of(run_named(run_id), function, version)
 
 
 def run_named(run_id: str) -> str:

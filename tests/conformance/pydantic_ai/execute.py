@@ -1,4 +1,4 @@
-"""Execute the scenario in a process of its own: `python -m … DATABASE leave|finish`."""
+"""Execute the scenario, buffered and streamed, in a process: `python -m … FOLDER leave|finish`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ async def execute(database: str, *, streamed: bool, leave: bool) -> dict[str, ob
 
 
 if __name__ == "__main__":
-    _, path, kind, ending = sys.argv
-    report = asyncio.run(execute(path, streamed=kind == "streamed", leave=ending == "leave"))
-    print(json.dumps(report))
+    _, folder, ending = sys.argv
+    reports = {
+        kind: asyncio.run(
+            execute(f"{folder}/{kind}.db", streamed=kind == "streamed", leave=ending == "leave")
+        )
+        for kind in ("buffered", "streamed")
+    }
+    print(json.dumps(reports))

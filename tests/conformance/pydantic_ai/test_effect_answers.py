@@ -12,7 +12,7 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.tools import Tool
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset, ToolsetTool
 
-from perdure import effect, operation
+from perdure import EffectPolicy, effect, operation
 from perdure.adapters.pydantic_ai import Durable, ToolConfig
 from perdure.context import Context
 from perdure.effects.receipt import ReceiptState
@@ -137,7 +137,7 @@ def test_an_invalid_value_inside_a_tool_is_a_bug_of_which_nobody_knows_the_effec
     assert states(journal) == [("act", "failed")]
 
 
-@pytest.mark.parametrize("kind", ["async", "thread", "dynamic", "itself"])
+@pytest.mark.parametrize("kind", ["async", "thread", "policy", "dynamic", "itself"])
 def test_a_timeout_is_no_answer(kind: str) -> None:
     """T24: the model is not asked to try again what may have been done."""
     over = threading.Event()
@@ -152,8 +152,12 @@ def test_a_timeout_is_no_answer(kind: str) -> None:
     def itself() -> str:
         raise TimeoutError("the till is slow")
 
-    function: Any = {"thread": in_thread, "itself": itself}.get(kind, asynchronous)
+    threads = {"thread": in_thread, "policy": in_thread, "itself": itself}
+    function: Any = threads.get(kind, asynchronous)
     tool = Tool(function, name="act", timeout=0.02)
+    if kind == "policy":
+        config = ToolConfig(effect=EffectPolicy(timeout_seconds=0.02))
+        tool = Tool(function, name="act", metadata={"perdure": config})
     toolset = DynamicToolset(lambda ctx: FunctionToolset([tool]), id="made")
     tools: dict[str, Any] = {"toolsets": [toolset]} if kind == "dynamic" else {"tools": [tool]}
     journal = MemoryJournal()

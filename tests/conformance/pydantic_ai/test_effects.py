@@ -16,7 +16,13 @@ from perdure.context import Context, current
 from perdure.effects.answer import Answer, Landed, NeverWill, SendAgain
 from perdure.effects.receipt import ReceiptState
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
-from perdure.errors import EffectNotSent, EffectRejected, OperationFailed, RunNeedsAttention
+from perdure.errors import (
+    EffectNotSent,
+    EffectRejected,
+    InvalidFunction,
+    OperationFailed,
+    RunNeedsAttention,
+)
 from perdure.receipts import ReceiptStore
 from perdure.testing.scripted import Call
 from tests.conformance.pydantic_ai.agents import asking, caller, parked, states, told_twice
@@ -165,8 +171,10 @@ def test_a_declaration_below_a_tool_is_found_however_the_tool_is_attached(
         return till.take(operation.operation_key)
 
     @effect(support="idempotent", target="bank")
-    def with_ctx(ctx: RunContext[None], cents: int, *, operation: OperationIdentity) -> str:
-        return till.take(operation.operation_key)
+    def with_ctx(
+        ctx: RunContext[None], cents: int, *, operation: OperationIdentity | None = None
+    ) -> str:
+        return till.take("" if operation is None else operation.operation_key)
 
     @effect(support="idempotent", target="bank")
     async def asynchronous(ctx: RunContext[None], operation: OperationIdentity, cents: int) -> str:
@@ -417,6 +425,51 @@ def test_what_is_declared_twice_is_refused() -> None:
         ToolConfig(lookup=find)
     policy = EffectPolicy(on_ambiguous=OnAmbiguous.TELL)
     assert ToolConfig(effect=policy, lookup=find).lookup is find
+
+
+def yielded() -> Any:
+    """Yield, so that a call of it does nothing."""
+    raise AssertionError("never called")
+    yield ""
+
+
+async def yielded_later() -> Any:
+    """Yield, so that a call of it does nothing."""
+    raise AssertionError("never called")
+    yield ""
+
+
+@effect(support="outcome_queryable")
+def unasked() -> str:
+    """Do what nobody can ask about."""
+    raise AssertionError("never called")
+
+
+@pytest.mark.parametrize("how", ["tools", "dynamic"])
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (yielded, "it is a generator function"),
+        (yielded_later, "it is a generator function"),
+        (unasked, r"@unasked\.lookup"),
+    ],
+)
+def test_a_tool_that_cannot_be_performed_is_refused_before_it_is_called(
+    how: str, function: Any, complaint: str
+) -> None:
+    agent = caller(function.__name__, **attached(how, "plain", function))
+    journal = MemoryJournal()
+    with pytest.raises(
+        InvalidFunction, match=rf"{function.__name__} \(.*\.py:\d+\): .*{complaint}"
+    ):
+        journal.run(asking(agent))
+    assert states(journal) == []
+
+
+def test_a_target_that_can_be_asked_has_a_lookup_in_its_metadata() -> None:
+    policy = EffectPolicy(support=SideEffectSupport.OUTCOME_QUERYABLE, target="bank")
+    with pytest.raises(UserError, match="lookup=find"):
+        ToolConfig(effect=policy)
 
 
 # --- what is no effect ---------------------------------------------------------------------------

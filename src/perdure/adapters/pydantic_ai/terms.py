@@ -23,10 +23,11 @@ from perdure.adapters.pydantic_ai.mcp_call import McpCall
 from perdure.adapters.pydantic_ai.tool_config import ToolConfig, check_agreement, config_of
 from perdure.adapters.pydantic_ai.toolsets import function_of, leaf_of, tool_of
 from perdure.adapters.pydantic_ai.watcher import calls_as, connected, is_watched
-from perdure.canonical import decode, encode
+from perdure.canonical import encode
+from perdure.codec import Codec
 from perdure.declaration import EffectDeclaration
 from perdure.effects.support import EffectPolicy, SideEffectSupport
-from perdure.functions import Operation, declaration_of
+from perdure.functions import Operation, check_lookup, check_performable, declaration_of
 from perdure.retry import RetryPolicy
 
 Failed: TypeAlias = Callable[[Exception], Exception]
@@ -160,9 +161,16 @@ class ToolTerms:
 
 
 def declared_by(tool: object) -> Operation | None:
-    """Return what the function of a tool declares, or None."""
+    """Return what the function of a tool declares, or None; raises `InvalidFunction`."""
     function = function_of(tool)
-    return None if function is None else declaration_of(function)
+    if function is None:
+        return None
+    declared = declaration_of(function)
+    if declared is None:
+        check_performable(function)
+    else:
+        check_lookup(function, declared)
+    return declared
 
 
 def returned(codec: ResultCodec[Any], value: Any) -> Any:
@@ -176,7 +184,8 @@ def returned(codec: ResultCodec[Any], value: Any) -> Any:
 
 
 def _output_of(codec: ResultCodec[Any], answer: bytes) -> bytes:
-    return encode({"result": returned(codec, decode(answer))})
+    # A person may have said more than JSON does.
+    return encode({"result": returned(codec, Codec().decode(answer))})
 
 
 def _hints_of(tool_def: ToolDefinition | None) -> dict[str, Any] | None:

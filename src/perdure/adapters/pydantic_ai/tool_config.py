@@ -7,7 +7,8 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import ToolDefinition
 
 from perdure.effects.answer import Lookup
-from perdure.effects.support import EffectPolicy
+from perdure.effects.effect import NO_LOOKUP
+from perdure.effects.support import EffectPolicy, SideEffectSupport
 from perdure.functions import Operation
 from perdure.retry import RetryPolicy
 
@@ -38,6 +39,9 @@ class ToolConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "a lookup is asked about an effect that can be looked up: give the ToolConfig"
                 " effect=EffectPolicy(support=SideEffectSupport.OUTCOME_QUERYABLE) too"
             )
+        queryable = SideEffectSupport.OUTCOME_QUERYABLE
+        if self.lookup is None and self.effect is not None and self.effect.support is queryable:
+            raise UserError(f"a ToolConfig: {NO_LOOKUP} pass it on as lookup=find")
 
 
 def config_of(tool_def: ToolDefinition | None, tool_name: str) -> ToolConfig | Literal[False]:

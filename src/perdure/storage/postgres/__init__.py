@@ -5,18 +5,26 @@ from collections.abc import Callable
 from perdure.clock import Clock
 from perdure.observe import Observer
 from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.archive import PostgresArchive
 from perdure.storage.postgres.boundary import PostgresBoundary
 from perdure.storage.postgres.database import Database
-from perdure.storage.postgres.erasure import PostgresErasure
 from perdure.storage.postgres.health import PostgresHealth
 from perdure.storage.postgres.hints import Hints
+from perdure.storage.postgres.reencryption import PostgresReencryption
+from perdure.storage.postgres.retention import PostgresRetention
 from perdure.storage.postgres.runs import PostgresRuns
 from perdure.storage.postgres.workers import PostgresWorkers
-from perdure.storage.vault import Vault
+from perdure.storage.vault import OpenVault, Vault
 
 
 class PostgresStorage(
-    PostgresBoundary, PostgresErasure, PostgresRuns, PostgresWorkers, PostgresHealth
+    PostgresBoundary,
+    PostgresRetention,
+    PostgresArchive,
+    PostgresRuns,
+    PostgresWorkers,
+    PostgresHealth,
+    PostgresReencryption,
 ):
     """Keeps runs, journals and leases in one schema of a PostgreSQL database.
 
@@ -33,11 +41,14 @@ class PostgresStorage(
         probe: Callable[[str], None],
         vault: Vault | None = None,
     ) -> None:
+        vault = vault or OpenVault()
         database = Database(Address(url), clock, observer, busy_seconds, probe, vault)
         self.clock = database.clock
         self.hints = Hints(database)
         PostgresBoundary.__init__(self, database)
-        PostgresErasure.__init__(self, database)
+        PostgresRetention.__init__(self, database)
+        PostgresReencryption.__init__(self, database)
+        PostgresArchive.__init__(self, database)
         PostgresRuns.__init__(self, database)
         PostgresWorkers.__init__(self, database)
         PostgresHealth.__init__(self, database)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -31,11 +31,10 @@ class Address:
             )
         rest = urlencode([pair for pair in options if pair[0] != "schema"], quote_via=quote)
         try:
-            known: dict[str, Any] = conninfo_to_dict(
-                urlunsplit(parts._replace(scheme="postgresql", query=rest))
-            )
+            # Not put together from its parts, which would lose the slashes of a URL without a host.
+            known: dict[str, Any] = conninfo_to_dict(f"{url.partition('?')[0]}?{rest}")
         except psycopg.Error as error:
-            said = " ".join(str(error).split())
+            said = _without_password(" ".join(str(error).split()), parts)
             raise InvalidUrl(
                 f"the URL is not one of PostgreSQL ({said}): write"
                 " postgresql://user@host:5432/database"
@@ -53,3 +52,8 @@ class Address:
         if self.schema == DEFAULT_SCHEMA:
             return sql
         return re.sub(r"\bperdure\b(?=\.|;|$)", self.schema, sql)
+
+
+def _without_password(said: str, parts: SplitResult) -> str:
+    """Return what libpq says of a URL, which it may quote."""
+    return said if not parts.password else said.replace(parts.password, "***")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from psycopg import adapt, pq
@@ -78,6 +78,11 @@ class _ColumnDumper(adapt.Dumper):
         if parts:
             head += struct.pack("!ii", len(parts), 1)
         return head + b"".join(parts)
+
+
+def columns_of(kinds: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """Return the columns of rows, each of its kind."""
+    return {name: Column(kind, [row[name] for row in rows]) for name, kind in kinds.items()}
 
 
 def register(context: AdaptContext) -> None:

@@ -47,7 +47,7 @@ class PostgresBoundary(PostgresJournal, PostgresReceipts):
         """
         wholes = split_record(record)
         row = self._db.rows.record(fence, record, *wholes)
-        row["input_piece"], row["payload_piece"] = (whole.last for whole in wholes)
+        row["input_piece"], row["payload_piece"] = map(self._db.rows.last, wholes)
         row.update(_settlement_row(self._db.rows.settlement(settlement, self._db.clock.now())))
         what = f"settle {record.invocation.step_id}/{record.invocation.sequence}"
         key = settlement.operation_key

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -19,7 +19,7 @@ from perdure.storage.postgres.migrate import check_server, migrate
 from perdure.storage.postgres.server_clock import ServerClock
 from perdure.storage.queries import load_queries
 from perdure.storage.rows import Rows
-from perdure.storage.vault import OpenVault, Vault
+from perdure.storage.vault import OpenVault, Vault, admit
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -74,12 +74,15 @@ class Database:
         self.observer = observer
         self.busy_seconds = busy_seconds
         self.rows = Rows(vault or OpenVault())
+        self._vault = vault
+        self._noted = vault is None
         queries = load_queries("postgres")
         self.sql: Mapping[str, bytes] = {
             name: address.named(statement).encode() for name, statement in queries.items()
         }
         self._probe = probe
         self._prepares = True
+        self._reading: set[asyncio.Task[Any]] = set()
         self._writing: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._pool: AsyncConnectionPool[Connection] | None = None
@@ -95,6 +98,7 @@ class Database:
             del again
             self.clock.hear(await check_server(connection, self.sql, self.address.shown))
             await migrate(connection, self.sql, self.address, self._probe, create=create)
+            self._noted = self._vault is None or await self._admit(connection, self._vault)
 
         await self._insist(prepare, _OPEN_SECONDS, self._connect)
         self._pool = AsyncConnectionPool(
@@ -116,7 +120,12 @@ class Database:
             del again
             return await fetch(connection, self.sql[name], parameters)
 
-        return await self._insist(query, self.busy_seconds, self._borrow)
+        # Apart, because a caller must not miss that it was cancelled: before Python 3.12, whoever
+        # waits for a connection of the pool may, when it is there at the same moment.
+        task = asyncio.create_task(self._insist(query, self.busy_seconds, self._borrow))
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+        return await asyncio.shield(task)
 
     async def read_row(self, name: str, **parameters: Any) -> Row | None:
         """Run a named query and return its first row, or None."""
@@ -125,9 +134,8 @@ class Database:
 
     async def document(self, place: str, piece: bytes | None, packing: int, stored: bytes) -> bytes:
         """Return a document from its last piece and its rest."""
-        head, tail = self.rows.rest(place, packing, stored)
-        rows = [] if piece is None else await self.read("read_pieces", piece=piece)
-        return b"".join([head, *(self.rows.piece(*row) for row in rows), tail])
+        pieces: list[Any] = [] if piece is None else await self.read("read_pieces", piece=piece)
+        return self.rows.document(place, pieces, packing, stored)
 
     async def write(
         self,
@@ -170,6 +178,27 @@ class Database:
 
         return await self._written(whole, [what])
 
+    async def note_key(self) -> None:
+        """Note which key seals, unless that is known: called before anything is sealed with it.
+
+        Durable when it returns: the note, fsynced.
+        """
+        if self._noted:
+            return
+        keys = self.rows.vault.keys
+        key = {"key_id": keys.current, "proof": keys.proofs[keys.current or ""]}
+        await self.write("note_key", key, "note_key")
+        self._noted = True
+
+    async def _admit(self, connection: Connection, vault: Vault) -> bool:
+        """Check the vault against the keys of the schema; return whether its own is among them."""
+        rows = await fetch(connection, self.sql["list_keys"], {})
+        noted = [(str(key_id), bytes(proof)) for key_id, proof in rows]
+        ((used,),) = await fetch(connection, self.sql["holds_any"], {})
+        admit(vault, noted, used=used)
+        current = vault.keys.current
+        return current is None or current in dict(noted)
+
     def fenced_off(self, run_id: str) -> LeaseLost:
         """Count a write that was refused because its run has another owner; return the signal."""
         self.observer.count("perdure_lease_fencing_rejected_total")
@@ -189,6 +218,9 @@ class Database:
         self._closed = True
         if self._writing:
             await asyncio.wait(self._writing)
+        if self._reading:
+            await asyncio.wait(self._reading, timeout=_LONGEST_PAUSE_SECONDS)
+            await end(self._reading)
         if self._pool is not None:
             await self._pool.close()
 
@@ -246,6 +278,14 @@ class Database:
             if not self._prepares:
                 connection.prepare_threshold = None
             return await work(connection)
+
+
+async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended, also those that miss a cancellation."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=_LONGEST_PAUSE_SECONDS)
 
 
 async def fetch(connection: Connection, sql: bytes, parameters: Mapping[str, Any]) -> list[Row]:

@@ -41,12 +41,10 @@ class PostgresErasure:
             if found is None:
                 raise UnknownRun(f"there is no run {run_id!r} in this store")
             await transaction.run("mark_erased", row)
-            await transaction.run("erase_timers", found)
-            await self._erase_pieces(transaction, await transaction.run("erase_documents", found))
-            erased = await self._erase_records(transaction, found)
-            if erased < _ROWS:
-                erased += await self._erase_receipts(transaction, row)
-            left = erased >= _ROWS
+            erased, left = await self.erase_parts(transaction, found)
+            if not left:
+                buried = await self._erase_receipts(transaction, row)
+                erased, left = erased + buried, buried >= _ROWS
             await transaction.run("note_erasing", {**found, "left": left})
             return left, erased
 
@@ -69,6 +67,18 @@ class PostgresErasure:
             return erased >= _ROWS, erased
 
         return await self._in_parts(job, "erase_receipts")
+
+    async def erase_parts(
+        self, transaction: Transaction, found: Mapping[str, Any]
+    ) -> tuple[int, bool]:
+        """Delete what a run was given, recorded and came to.
+
+        Returns how many records, and whether any of them are left.
+        """
+        await transaction.run("erase_timers", found)
+        await self._erase_pieces(transaction, await transaction.run("erase_documents", found))
+        erased = await self._erase_records(transaction, found)
+        return erased, erased >= _ROWS
 
     async def _in_parts(
         self, job: Callable[[Transaction, bool], Awaitable[tuple[bool, int]]], what: str

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import psycopg
@@ -33,18 +34,32 @@ _UNPREPARED: Final = (
     "42P05",  # or known under another meaning
     "0A000",  # or its result has another shape since a migration
 )
+_REFUSED: Final = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry"
+    r"|role \".*\" does not exist|database \".*\" does not exist|is not permitted to log in"
+    r"|does not support SSL|certificate verify failed|invalid value for parameter"
+)
+"""What a server says to whom it will not let in. A refusal to connect comes without a code."""
 
 
 class PieceGone(StorageError):
     """A piece that a record's input begins with is not there (any more)."""
 
 
+class NameTaken(StorageError):
+    """Something of that name was written before."""
+
+
 def passes(error: psycopg.Error) -> bool:
     """Tell whether the same statements may succeed when they are sent again."""
     state = error.sqlstate
     if state is None:
-        return isinstance(error, psycopg.OperationalError)
+        return isinstance(error, psycopg.OperationalError) and not _refused(error)
     return state.startswith(_LOST + _CROSSED + _UNPREPARED)
+
+
+def _refused(error: psycopg.Error) -> bool:
+    return error.sqlstate is None and _REFUSED.search(str(error)) is not None
 
 
 def unprepared(error: psycopg.Error) -> bool:
@@ -82,10 +97,23 @@ def _known(error: psycopg.Error, said: str) -> StorageError | None:
             f"the database refuses to write ({said}): the user of the URL needs to own the schema,"
             " on a primary server"
         )
-    if isinstance(error, errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName):
-        return StorageError(f"the database server refuses the user or database of the URL: {said}")
-    if isinstance(error, errors.ForeignKeyViolation):
-        return PieceGone(f"the database no longer holds what an input begins with: {said}")
+    kinds = errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName
+    if isinstance(error, kinds) or _refused(error):
+        return StorageError(
+            f"the database server refuses the connection ({said}): check the user, the password and"
+            " the database of the URL"
+        )
+    if isinstance(error, errors.IntegrityError):
+        return _unmatched(error, said)
     if isinstance(error, errors.DataCorrupted | errors.IndexCorrupted):
         return StorageCorrupt(f"the database is damaged ({said}): restore it from a backup")
+    return None
+
+
+def _unmatched(error: psycopg.Error, said: str) -> StorageError | None:
+    """Return what it means that a row does not go with others that are there."""
+    if isinstance(error, errors.ForeignKeyViolation):
+        return PieceGone(f"the database no longer holds what an input begins with: {said}")
+    if isinstance(error, errors.UniqueViolation):
+        return NameTaken(f"the database holds another one of that name: {said}")
     return None

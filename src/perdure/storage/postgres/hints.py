@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 
 from perdure.errors import StorageError
 from perdure.observe import log
-from perdure.storage.postgres.database import Database
+from perdure.storage.postgres.database import Database, end
 
 _WITH_HINTS_SECONDS: Final = 1.0
 _WITHOUT_HINTS_SECONDS: Final = 0.2
@@ -66,10 +66,7 @@ class Hints:
 
     async def close(self) -> None:
         """Stop listening."""
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(self._tasks)
 
     async def _tell(self, payload: str = "") -> None:
         await asyncio.sleep(_REST_SECONDS)
@@ -97,7 +94,7 @@ class Hints:
             self._spawn(self._tell(mark))
             deadline = time.monotonic() + _TEST_SECONDS
             async for hint in connection.notifies(timeout=_TEST_SECONDS):
-                self._changed = True
+                self._changed = self._changed or not hint.payload
                 if hint.payload == mark:
                     if not self._works:
                         log.debug("hints of other processes come through")
@@ -105,8 +102,8 @@ class Hints:
                     break
             else:
                 self._lose()
-            async for _ in connection.notifies(timeout=max(0.0, deadline - time.monotonic())):
-                self._changed = True
+            async for hint in connection.notifies(timeout=max(0.0, deadline - time.monotonic())):
+                self._changed = self._changed or not hint.payload
 
     def _lose(self) -> None:
         if self._works:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from perdure.canonical import sha256_hex
@@ -76,12 +77,13 @@ class PostgresJournal:
 
         Raises `InputDigestMismatch` when the database no longer holds what was written.
         """
-        *stored, digest = await self._one("read_input", run_id, step_id, sequence)
+        row = await self._one("read_input", run_id, step_id, sequence)
+        piece, packing, tail, *facts = row
         place = place_of(run_id, step_id, sequence)
-        try:
-            document = await self._db.document(input_of(place), *stored)
-        except StorageCorrupt:
-            document = None
+        document, digest = None, b""
+        with suppress(StorageCorrupt):
+            digest = self._db.rows.input_digest(run_id, facts)
+            document = await self._db.document(input_of(place), piece, packing, tail)
         if document is None or sha256_hex(document) != digest.hex():
             raise InputDigestMismatch(
                 f"the input of {place} is damaged in the database; restore it from a backup"
@@ -97,7 +99,7 @@ class PostgresJournal:
         """
         wholes = split_record(record)
         row = self._db.rows.record(fence, record, *wholes)
-        row["input_piece"], row["payload_piece"] = (whole.last for whole in wholes)
+        row["input_piece"], row["payload_piece"] = map(self._db.rows.last, wholes)
         what = f"record {record.invocation.step_id}/{record.invocation.sequence}"
         written = await self.pieces.keep(
             wholes, lambda more: self._appending.send(row, what, more=more)
@@ -119,7 +121,7 @@ class PostgresJournal:
 
     async def recorded_before(self, row: Mapping[str, Any]) -> bool:
         """Tell whether this very record was written already, by a try whose answer was lost."""
-        names = ("run_id", "step_id", "sequence", "generation", "attempt", "input_sha256")
+        names = ("run_id", "step_id", "sequence", "generation", "attempt")
         key = {name: row[name] for name in (*names, "started_at", "finished_at")}
         return await self._db.read("recorded_before", **key) == [(True,)]
 

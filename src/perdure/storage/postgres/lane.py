@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from perdure.errors import StorageBusy, StorageError
+from perdure.errors import StorageBusy
 from perdure.storage.postgres.arrays import Column
 from perdure.storage.postgres.database import Database
 
@@ -109,16 +109,18 @@ class Lane:
         what = [waiting.what for waiting in batch]
         try:
             rows = await self._db.write(self._name, self._parameters(batch), what)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked for the write
             if len(batch) == 1 or isinstance(error, StorageBusy):
                 for waiting in batch:
                     _fail(waiting, error)
             else:
+                # One row's failure must not undo its neighbours'.
                 for waiting in batch:
                     await self._write([waiting])
         except BaseException as error:
-            for waiting in batch:
+            for waiting in [*batch, *self._waiting]:
                 _fail(waiting, error)
+            self._waiting.clear()
             raise
         else:
             found = {place: rest for place, *rest in rows}

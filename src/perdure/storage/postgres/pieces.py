@@ -46,8 +46,7 @@ class Pieces:
         """Return the pieces of documents that are not there yet, as far as is known, as columns."""
         found = [piece for whole in wholes if whole.newest for piece in await self._missing(whole)]
         pieces = {piece.digest: piece for piece in found}
-        # In one order everywhere, so that two who add the same pieces wait and do not deadlock.
-        rows = [pieces[digest] for digest in sorted(pieces)]
+        rows = [*pieces.values()]
         return {
             "piece_digest": [piece.digest for piece in rows],
             "piece_parent": [piece.parent for piece in rows],
@@ -56,27 +55,28 @@ class Pieces:
         }
 
     async def _missing(self, whole: Split) -> list[NewPiece]:
+        name = self._db.rows.name
         known = await self._longest_known(whole.newest)
         older = whole.cuts[: len(whole.cuts) - len(whole.newest)]
         missing = whole.newest[known:]
-        parent = whole.newest[known - 1].digest if known else None
+        parent = name(whole.newest[known - 1].digest) if known else None
         if older and not known:
             oldest = beginnings(whole.document, older)
             known = await self._longest_known(oldest)
             missing = oldest[known:] + missing
-            parent = oldest[known - 1].digest if known else None
+            parent = name(oldest[known - 1].digest) if known else None
         pieces: list[NewPiece] = []
         for beginning in missing:
-            packing, data = self._db.rows.new_piece(beginning.digest, beginning.part)
-            pieces.append(NewPiece(beginning.digest, parent, packing, data))
-            parent = beginning.digest
+            digest, packing, data = self._db.rows.new_piece(beginning.digest, beginning.part)
+            pieces.append(NewPiece(digest, parent, packing, data))
+            parent = digest
         return pieces
 
     def remember(self, wholes: Sequence[Split]) -> None:
         """Note that the pieces of documents are there."""
         for whole in wholes:
             for beginning in whole.newest:
-                self._known[beginning.digest] = None
+                self._known[self._db.rows.name(beginning.digest)] = None
         while len(self._known) > _REMEMBERED:
             del self._known[next(iter(self._known))]
 
@@ -101,10 +101,10 @@ class Pieces:
 
     async def _longest_known(self, ends: Sequence[Beginning]) -> int:
         # A conversation grows at its end, so the longest known beginning is one of the last.
+        digests = [self._db.rows.name(beginning.digest) for beginning in ends]
         for count in range(len(ends), 0, -1):
-            if ends[count - 1].digest in self._known:
+            if digests[count - 1] in self._known:
                 return count
-        digests = [beginning.digest for beginning in ends]
         rows = await self._db.read("known_pieces", digests=digests)
         there = {digest for (digest,) in rows}
         for count in range(len(ends), 0, -1):

@@ -15,8 +15,6 @@ from perdure.storage.postgres.lane import Lane
 from perdure.storage.receipt_rows import (
     attempt_row,
     begun,
-    claim_row,
-    decision_row,
     erased,
     next_attempt,
     stale,
@@ -82,7 +80,7 @@ class PostgresReceipts:
 
         async def second(transaction: Transaction, again: bool) -> Claimed:  # noqa: FBT001
             del again
-            return await self._claim_again(transaction, row)
+            return await self._claim_again(transaction, claim, row)
 
         async def first() -> Claimed:
             found = await self._claiming.send(row, "receipt.claim", key=claim.operation_key)
@@ -100,6 +98,8 @@ class PostgresReceipts:
         Durable when it returns: the receipt in flight, fsynced.
         If it raises: as `claim_effect`.
         """
+        if receipt.arguments_sha256 != claim.arguments_sha256:
+            return await self.read_existing(claim.operation_key), False
         row = self._claim_row(claim)
         seen = {**row, **next_attempt(receipt, unknown=unknown, risk=risk)}
 
@@ -116,6 +116,7 @@ class PostgresReceipts:
         Durable when it returns: the move, fsynced, and with a decision all of that.
         If it raises: `StaleDecision` when the receipt is not what a person decided about.
         """
+        await self._db.note_key()
         now = self._db.clock.now()
         settled = await self._db.transact(
             lambda transaction, again: self._settle(transaction, settlement, now, again=again),
@@ -197,7 +198,7 @@ class PostgresReceipts:
     async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:
         """Return what people decided about an effect, oldest first."""
         rows = await self._db.read("list_decisions", operation_key=operation_key)
-        return [DecisionRow(*row) for row in rows]
+        return [self._db.rows.decision(row) for row in rows]
 
     async def list_changeable(self, limit: int) -> tuple[int, Sequence[Receipt]]:
         """Return receipts that may still change, and the number of the newest of all."""
@@ -222,9 +223,12 @@ class PostgresReceipts:
         await self._claiming.close()
 
     def _claim_row(self, claim: EffectClaim) -> dict[str, Any]:
-        return {**claim_row(claim, self._db.clock.now()), "token": secrets.token_bytes(8)}
+        row = self._db.rows.claim(claim, self._db.clock.now())
+        return {**row, "token": secrets.token_bytes(8)}
 
-    async def _claim_again(self, transaction: Transaction, row: Mapping[str, Any]) -> Claimed:
+    async def _claim_again(
+        self, transaction: Transaction, claim: EffectClaim, row: Mapping[str, Any]
+    ) -> Claimed:
         """Look why an effect could not be begun for the first time, and begin it again."""
         await transaction.run("lock_run", row)
         receipt = await self._find(transaction, row)
@@ -235,11 +239,11 @@ class PostgresReceipts:
             return None
         if receipt is None:
             raise erased(row["operation_key"], await self._tombstone(transaction, row))
-        if receipt.state is not ReceiptState.FAILED:
+        another = receipt.arguments_sha256 != claim.arguments_sha256
+        if another or receipt.state is not ReceiptState.FAILED:
             return receipt, False
-        return await self._begin(
-            transaction, row, {**row, **next_attempt(receipt, unknown=False, risk=False)}
-        )
+        seen = {**row, **next_attempt(receipt, unknown=False, risk=False)}
+        return await self._begin(transaction, row, seen)
 
     async def _begin(
         self, transaction: Transaction, row: Mapping[str, Any], seen: Mapping[str, Any]
@@ -265,7 +269,7 @@ class PostgresReceipts:
         if receipt is not None:
             # Before the receipt: a run that is about to be parked for it waits, or is freed.
             await transaction.run("lock_run", {"run_id": receipt.run_id})
-        decision = decision_row(settlement, now)
+        decision = self._db.rows.new_decision(settlement, now)
         if await transaction.run("settle_receipt", row):
             if settlement.by is not None:
                 await transaction.run("insert_decision", decision)

@@ -18,7 +18,7 @@ from perdure.errors import RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
 from perdure.storage.pieces import carve
 from perdure.storage.postgres.arrays import Column
-from perdure.storage.postgres.database import Database
+from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.hints import Hints
 from perdure.storage.postgres.lane import Lane
 from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
@@ -29,8 +29,8 @@ from perdure.storage.rows import (
     run_named,
     served_names,
     started,
-    unsigned,
 )
+from perdure.storage.vault import UNREADABLE
 
 _START_COLUMNS: Final = {
     "run_id": "text",
@@ -62,10 +62,11 @@ class PostgresRuns:
         Durable when it returns: the run and its claim, fsynced.
         If it raises: a `StorageError`; after a `StorageBusy`, nobody knows whether it was written.
         """
+        await self._db.note_key()
         token = secrets.token_bytes(8)
         whole = carve(run.input_json)
         row = {**self._db.rows.new_run(run, holder, whole), "token": token}
-        row["input_piece"] = whole.last
+        row["input_piece"] = self._db.rows.last(whole)
         found = await self.pieces.keep(
             [whole],
             lambda more: self._starting.send(row, "start_run", key=run.run_id, more=more),
@@ -118,16 +119,18 @@ class PostgresRuns:
         claims: list[ClaimedRun] = []
         for run_id, generation, function, version, started_at, *stored in found:
             fence = Fence(run_id, holder, generation)
-            input_json = await self._db.document(input_of(run_named(run_id)), *stored)
+            input_json, unreadable = await self._given((run_id, function, version), *stored)
+            recovered = generation > 1
             claims.append(
-                ClaimedRun(fence, function, version, input_json, started_at, generation > 1)
+                ClaimedRun(fence, function, version, input_json, started_at, recovered, unreadable)
             )
         return claims
 
     async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
         """Write how a run ended, give up its ownership, and return the state that it has now.
 
-        A run that would need attention is cancelled instead where somebody asked for that.
+        A run that would need attention is cancelled instead where somebody asked for that, and
+        waits for a worker where the effect that it would wait for was settled meanwhile.
 
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`.
@@ -135,12 +138,15 @@ class PostgresRuns:
         whole = carve(end.output_json or b"")
         output = None if end.output_json is None else whole
         row = self._db.rows.run_end(fence, end, self._db.clock.now(), output)
-        row["output_piece"] = whole.last
+        row["output_piece"] = self._db.rows.last(whole)
 
         async def write(more: dict[str, list[Any]]) -> list[tuple[Any, ...]]:
             columns = {name: Column(kind, more[name]) for name, kind in PIECE_COLUMNS.items()}
-            return await self._db.write(
-                "end_run", {**row, **columns}, "end_run", before="ended_before"
+            written = {**row, **columns, "known": False}
+            if end.doubted is None:
+                return await self._db.write("end_run", written, "end_run", before="ended_before")
+            return await self._db.transact(
+                lambda transaction, _: self._park(transaction, written), "end_run"
             )
 
         found = await self.pieces.keep([whole], write)
@@ -203,7 +209,7 @@ class PostgresRuns:
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
         rows = await self._db.read("list_operations", run_id=run_id)
-        return [OperationRow(row[0], unsigned(row[1]), *row[2:]) for row in rows]
+        return [self._db.rows.operation(run_id, row) for row in rows]
 
     async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
         """Return the claims of a run, oldest first."""
@@ -222,10 +228,27 @@ class PostgresRuns:
         """Write what waits."""
         await self._starting.close()
 
+    async def _park(self, transaction: Transaction, row: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Let a run wait for a word on an effect, unless that has come."""
+        # First: whoever settles the effect frees the run either before this, or after it.
+        await transaction.run("lock_run", row)
+        ((known,),) = await transaction.run("is_settled", row)
+        return await transaction.run("end_run", {**row, "known": known})
+
     async def _change(self, name: str, run_id: str) -> RunRow | None:
         await self._db.write(name, {"run_id": run_id, "now": self._db.clock.now()}, name)
         self.hints.tell()
         return await self.read_run(run_id)
+
+    async def _given(
+        self, run: tuple[str, str, int], digest: bytes, *stored: Any
+    ) -> tuple[bytes, StorageError | None]:
+        # What cannot be read must not keep anybody from the other runs.
+        try:
+            self._db.rows.run_digest(*run, digest)
+            return await self._db.document(input_of(run_named(run[0])), *stored), None
+        except UNREADABLE as error:
+            return b"", error
 
     async def _list(self, name: str, **parameters: Any) -> list[RunRow]:
         return [await self._run(row) for row in await self._db.read(name, **parameters)]

@@ -8,24 +8,27 @@ _TOLERATED_SECONDS: Final = 0.05
 
 
 class ServerClock:
-    """The wall clock of a database server, as this host's clock and how far it is off.
+    """The wall clock of a database server, as it was heard and as time went on since.
 
-    Workers on several hosts so agree on what time it is, also where one of their clocks is wrong.
+    Workers on several hosts so agree on what time it is, also where one of their clocks is wrong,
+    or is set while they work. Until the server was heard it is this host's clock.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead_seconds = 0.0
+        self._started_at: float | None = None
 
     def hear(self, server_now: float) -> None:
         """Take note of the server's time; differences that a reply's way explains are ignored."""
-        ahead = server_now - self._clock.now()
-        if abs(ahead - self._ahead_seconds) > _TOLERATED_SECONDS:
-            self._ahead_seconds = ahead if abs(ahead) > _TOLERATED_SECONDS else 0.0
+        started_at = server_now - self._clock.monotonic()
+        known = self._started_at
+        if known is None or abs(started_at - known) > _TOLERATED_SECONDS:
+            self._started_at = started_at
 
     def now(self) -> float:
         """Return the server's wall time as seconds since the epoch, UTC."""
-        return self._clock.now() + self._ahead_seconds
+        started_at = self._started_at
+        return self._clock.now() if started_at is None else started_at + self._clock.monotonic()
 
     def monotonic(self) -> float:
         """Return seconds from an arbitrary start, on this host."""

@@ -45,6 +45,7 @@ class PostgresWorkers:
 
         Durable when it returns: the lease, fsynced.
         """
+        await self._db.note_key()
         holder = f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
         # The lock comes first: a row without one would look like a worker that cannot die.
         self._liveness.hold(holder)

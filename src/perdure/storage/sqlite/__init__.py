@@ -5,24 +5,36 @@ from pathlib import Path
 
 from perdure.clock import Clock
 from perdure.observe import Observer
+from perdure.storage.sqlite.archive import SqliteArchive
 from perdure.storage.sqlite.boundary import SqliteBoundary
 from perdure.storage.sqlite.database import Database
-from perdure.storage.sqlite.erasure import SqliteErasure
 from perdure.storage.sqlite.health import SqliteHealth
+from perdure.storage.sqlite.memory import Memory
+from perdure.storage.sqlite.reencryption import SqliteReencryption
+from perdure.storage.sqlite.retention import SqliteRetention
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.workers import SqliteWorkers
-from perdure.storage.vault import Vault
+from perdure.storage.vault import OpenVault, Vault
 
 
-class SqliteStorage(SqliteBoundary, SqliteErasure, SqliteRuns, SqliteWorkers, SqliteHealth):
+class SqliteStorage(
+    SqliteBoundary,
+    SqliteRetention,
+    SqliteArchive,
+    SqliteRuns,
+    SqliteWorkers,
+    SqliteHealth,
+    SqliteReencryption,
+):
     """Keeps runs, journals and leases in one SQLite file, for any number of local processes.
 
-    The file must be on a local disk: SQLite's log does not work over a network file system.
+    The file must be on a local disk: SQLite's log does not work over a network file system. In
+    place of a file there may be memory, for one process.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | Memory,
         clock: Clock,
         observer: Observer,
         *,
@@ -31,9 +43,11 @@ class SqliteStorage(SqliteBoundary, SqliteErasure, SqliteRuns, SqliteWorkers, Sq
         vault: Vault | None = None,
     ) -> None:
         self.clock = clock
-        database = Database(path, clock, observer, busy_seconds, probe, vault)
+        database = Database(path, clock, observer, busy_seconds, probe, vault or OpenVault())
         SqliteBoundary.__init__(self, database)
-        SqliteErasure.__init__(self, database)
+        SqliteRetention.__init__(self, database)
+        SqliteReencryption.__init__(self, database)
+        SqliteArchive.__init__(self, database)
         SqliteRuns.__init__(self, database)
         SqliteWorkers.__init__(self, database)
         SqliteHealth.__init__(self, database)

@@ -9,12 +9,13 @@ from perdure.effects.audit import AUDIT_KEYS, AuditValue
 from perdure.observe import Observer
 from perdure.ports import no_probe
 from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.memory import Memory
 
 
 class SqliteAudit:
     """The audit records of one SQLite file, which may hold runs and receipts too."""
 
-    def __init__(self, path: Path, clock: Clock, *, busy_seconds: float) -> None:
+    def __init__(self, path: Path | Memory, clock: Clock, *, busy_seconds: float) -> None:
         self._db = Database(path, clock, Observer(), busy_seconds, no_probe)
 
     async def append(self, facts: Mapping[str, AuditValue]) -> None:

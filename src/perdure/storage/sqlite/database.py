@@ -17,9 +17,10 @@ from perdure.storage.queries import load_queries
 from perdure.storage.rows import Rows
 from perdure.storage.sqlite.checkpoint import UNFOLDED_PAGES
 from perdure.storage.sqlite.failures import storage_error
+from perdure.storage.sqlite.memory import Memory
 from perdure.storage.sqlite.migrate import check_owner, migrate
 from perdure.storage.sqlite.writer import Writer
-from perdure.storage.vault import OpenVault, Vault
+from perdure.storage.vault import OpenVault, Vault, admit
 
 T = TypeVar("T")
 
@@ -30,12 +31,13 @@ _SCRUB_MILLISECONDS: Final = 100
 class Database:
     """An open SQLite file: one reading connection for the loop, one writing one behind a `Writer`.
 
-    WAL with `synchronous=FULL`: a write that was awaited is on the disk.
+    WAL with `synchronous=FULL`: a write that was awaited is on the disk. In place of a file, there
+    may be memory.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | Memory,
         clock: Clock,
         observer: Observer,
         busy_seconds: float,
@@ -51,6 +53,7 @@ class Database:
         self._writing = connect(path, busy_seconds)
         try:
             migrate(self._writing, str(path), probe)
+            self._noted = vault is None or self._admit(vault)
             self._reading = connect(path, busy_seconds)
         except sqlite3.Error as error:
             self._writing.close()
@@ -86,14 +89,13 @@ class Database:
 
         In a write job it is read on that one's.
         """
-        head, tail = self.rows.rest(place, packing, stored)
         if piece is None:
-            return head + tail
-        if connection is None:
-            rows = self.read("read_pieces", piece=piece)
+            pieces: list[Any] = []
+        elif connection is None:
+            pieces = self.read("read_pieces", piece=piece)
         else:
-            rows = self.run(connection, "read_pieces", {"piece": piece}).fetchall()
-        return b"".join([head, *(self.rows.piece(*row) for row in rows), tail])
+            pieces = self.run(connection, "read_pieces", {"piece": piece}).fetchall()
+        return self.rows.document(place, pieces, packing, stored)
 
     @contextmanager
     def apart(self) -> Generator[sqlite3.Connection]:
@@ -121,19 +123,40 @@ class Database:
         """
         return await self._writer.write(job, what)
 
+    async def note_key(self) -> None:
+        """Note which key seals, unless that is known: called before anything is sealed with it.
+
+        Durable when it returns: the note, fsynced.
+        """
+        if self._noted:
+            return
+        keys = self.rows.vault.keys
+        key = {"key_id": keys.current, "proof": keys.proofs[keys.current or ""]}
+        await self.write(lambda connection: self.run(connection, "note_key", key), "note_key")
+        self._noted = True
+
+    def _admit(self, vault: Vault) -> bool:
+        """Check the vault against the keys of the file; return whether its own is among them."""
+        noted = self._writing.execute(self.sql["list_keys"]).fetchall()
+        ((used,),) = self._writing.execute(self.sql["holds_any"]).fetchall()
+        admit(vault, noted, used=bool(used))
+        current = vault.keys.current
+        return current is None or current in dict(noted)
+
     def fenced_off(self, run_id: str) -> LeaseLost:
         """Count a write that was refused because its run has another owner; return the signal."""
         self.observer.count("perdure_lease_fencing_rejected_total")
         return LeaseLost(run_id)
 
-    async def scrub(self, *, rewrite: bool = False) -> None:
+    async def scrub(self, *, rewrite: bool = False) -> bool:
         """Empty the log, where what was deleted still stands, unless somebody reads right now.
 
-        With `rewrite` the whole file is written anew before, while other writers wait.
+        With `rewrite` the whole file is written anew before, while other writers wait. Returns
+        whether the log is empty.
         """
-        await asyncio.to_thread(self._scrub, rewrite=rewrite)
+        return await asyncio.to_thread(self._scrub, rewrite=rewrite)
 
-    def _scrub(self, *, rewrite: bool) -> None:
+    def _scrub(self, *, rewrite: bool) -> bool:
         with self.apart() as connection:
             if rewrite:
                 connection.execute("VACUUM")
@@ -141,7 +164,9 @@ class Database:
             connection.execute(f"PRAGMA busy_timeout = {_SCRUB_MILLISECONDS}")
             # A log that cannot be folded now is folded later, and cut by whoever closes last.
             with suppress(sqlite3.Error):
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                return not busy
+        return False
 
     def data_version(self) -> int:
         """Return a number that changes whenever anyone commits."""
@@ -161,7 +186,7 @@ class Database:
         self._writing.close()
 
 
-def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+def connect(path: Path | Memory, busy_seconds: float) -> sqlite3.Connection:
     """Open a connection that any thread may use, one at a time, without implicit transactions.
 
     Raises `StorageReadOnly` when the file or its folder cannot be written.
@@ -171,15 +196,10 @@ def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
             f"SQLite {sqlite3.sqlite_version} is too old: perdure needs 3.37 or newer; use a Python"
             " that is linked to a newer one"
         )
-    if not path.parent.is_dir():
-        raise StorageReadOnly(f"the folder {path.parent} does not exist; create it, or fix the URL")
-    if os.access(path, os.F_OK) and not os.access(path, os.W_OK):
-        # SQLite would open it, and leave a log beside it that nobody can write either.
-        raise StorageReadOnly(f"{path} cannot be written: it must be writable by this user")
+    if isinstance(path, Path):
+        _check_writable(path)
     try:
-        connection = sqlite3.connect(
-            path, timeout=busy_seconds, isolation_level=None, check_same_thread=False
-        )
+        connection = _open(path, busy_seconds)
     except sqlite3.Error as error:
         raise storage_error(error) from error
     try:
@@ -193,8 +213,25 @@ def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     return connection
 
 
-def _configure(connection: sqlite3.Connection, path: Path, busy_seconds: float) -> None:
-    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+def _check_writable(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise StorageReadOnly(f"the folder {path.parent} does not exist; create it, or fix the URL")
+    if os.access(path, os.F_OK) and not os.access(path, os.W_OK):
+        # SQLite would open it, and leave a log beside it that nobody can write either.
+        raise StorageReadOnly(f"{path} cannot be written: it must be writable by this user")
+
+
+def _open(path: Path | Memory, busy_seconds: float) -> sqlite3.Connection:
+    if isinstance(path, Memory):
+        return path.connect(busy_seconds)
+    return sqlite3.connect(
+        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+    )
+
+
+def _configure(connection: sqlite3.Connection, path: Path | Memory, busy_seconds: float) -> None:
+    # Memory has no log, and needs none.
+    if isinstance(path, Path) and connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         # Before the mode is changed, which stays in the file.
         check_owner(connection, str(path))
         _use_wal(connection, busy_seconds)

@@ -18,7 +18,7 @@ _PAUSE_SECONDS: Final = 0.005
 """How long another process has between two transactions to get the write lock."""
 
 
-class _Budget:
+class Budget:
     """How much one transaction may still delete; the first row always fits."""
 
     def __init__(self) -> None:
@@ -27,6 +27,7 @@ class _Budget:
 
     @property
     def spent(self) -> bool:
+        """Whether no further row fits."""
         return self.taken >= _ROWS or self._bytes >= _BYTES
 
     def take(self, size: int) -> None:
@@ -55,14 +56,12 @@ class SqliteErasure:
         """
         row = self._row(run_id, by, why)
 
-        def job(connection: sqlite3.Connection, budget: _Budget) -> bool:
+        def job(connection: sqlite3.Connection, budget: Budget) -> bool:
             found = self._find_ended(connection, row)
             if found is None:
                 raise UnknownRun(f"there is no run {run_id!r} in this store")
             self._db.run(connection, "mark_erased", row)
-            self._db.run(connection, "erase_timers", found)
-            left = self._erase_records(connection, found, budget)
-            left = left or self._erase_documents(connection, found, budget)
+            left = self.erase_parts(connection, found, budget)
             left = left or self._erase_receipts(connection, row, budget)
             self._db.run(connection, "note_erasing", {**found, "left": left})
             return left
@@ -78,7 +77,7 @@ class SqliteErasure:
         """
         row = self._row(run_id, by, why)
 
-        def job(connection: sqlite3.Connection, budget: _Budget) -> bool:
+        def job(connection: sqlite3.Connection, budget: Budget) -> bool:
             self._find_ended(connection, row)
             return self._erase_receipts(connection, row, budget)
 
@@ -86,11 +85,19 @@ class SqliteErasure:
         await self._db.scrub()
         return erased
 
-    async def _in_parts(self, job: Callable[[sqlite3.Connection, _Budget], bool], what: str) -> int:
+    def erase_parts(
+        self, connection: sqlite3.Connection, found: dict[str, Any], budget: Budget
+    ) -> bool:
+        """Delete what a run was given, recorded and came to; return whether any of it is left."""
+        self._db.run(connection, "erase_timers", found)
+        left = self._erase_records(connection, found, budget)
+        return left or self._erase_documents(connection, found, budget)
+
+    async def _in_parts(self, job: Callable[[sqlite3.Connection, Budget], bool], what: str) -> int:
         """Run a job in transactions of its own until nothing is left; return the rows deleted."""
 
         def part(connection: sqlite3.Connection) -> tuple[bool, int]:
-            budget = _Budget()
+            budget = Budget()
             return job(connection, budget), budget.taken
 
         left, erased = await self._db.write(part, what)
@@ -122,7 +129,7 @@ class SqliteErasure:
         return None if found is None else dict(zip(names, found, strict=True))
 
     def _erase_records(
-        self, connection: sqlite3.Connection, found: dict[str, Any], budget: _Budget
+        self, connection: sqlite3.Connection, found: dict[str, Any], budget: Budget
     ) -> bool:
         """Delete records and the pieces that only they need; return whether any are left."""
         some = self._db.run(connection, "records_to_erase", {**found, "limit": _ROWS}).fetchall()
@@ -136,7 +143,7 @@ class SqliteErasure:
         return len(some) == _ROWS
 
     def _erase_documents(
-        self, connection: sqlite3.Connection, found: dict[str, Any], budget: _Budget
+        self, connection: sqlite3.Connection, found: dict[str, Any], budget: Budget
     ) -> bool:
         """Delete the pieces of a run's input and output; return whether any are left."""
         documents = (("shorten_run_input", "input_piece"), ("shorten_run_output", "output_piece"))
@@ -151,7 +158,7 @@ class SqliteErasure:
         name: str,
         key: dict[str, Any],
         piece: int | None,
-        budget: _Budget,
+        budget: Budget,
     ) -> bool:
         """Delete the pieces of a document from the last one up, as far as nobody else needs them.
 
@@ -173,7 +180,7 @@ class SqliteErasure:
         return False
 
     def _erase_receipts(
-        self, connection: sqlite3.Connection, row: dict[str, Any], budget: _Budget
+        self, connection: sqlite3.Connection, row: dict[str, Any], budget: Budget
     ) -> bool:
         """Put tombstones in the place of receipts; return whether any receipts are left."""
         some = self._db.run(connection, "receipts_to_erase", {**row, "limit": _ROWS}).fetchall()

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from perdure.engine.store import StoreFault, StoreReport
@@ -27,7 +28,6 @@ class SqliteHealth:
 
     def _examine(self) -> StoreReport:
         path = self._db.path
-        log = path.with_name(f"{path.name}-wal")
         with self._db.apart() as connection:
             page_bytes = int(_pragma(connection, "page_size"))
             synchronous = int(_pragma(connection, "synchronous"))
@@ -38,9 +38,11 @@ class SqliteHealth:
                 "synchronous": _SYNCHRONOUS[synchronous],
                 "file_bytes": page_bytes * int(_pragma(connection, "page_count")),
                 "unused_bytes": page_bytes * int(_pragma(connection, "freelist_count")),
-                "wal_bytes": log.stat().st_size if log.exists() else 0,
-                "disk_free_bytes": shutil.disk_usage(path.parent).free,
             }
+            if isinstance(path, Path):
+                log = path.with_name(f"{path.name}-wal")
+                facts["wal_bytes"] = log.stat().st_size if log.exists() else 0
+                facts["disk_free_bytes"] = shutil.disk_usage(path.parent).free
             version = int(_pragma(connection, "user_version"))
         return StoreReport(f"SQLite {sqlite3.sqlite_version}", version, facts, [*_faults(facts)])
 
@@ -52,6 +54,8 @@ def _faults(facts: Mapping[str, Any]) -> Iterator[StoreFault]:
             f"the file is damaged ({facts['integrity']}): stop the workers and restore it from a"
             " backup",
         )
+    if "wal_bytes" not in facts:
+        return  # in memory
     if facts["journal_mode"] != "wal":
         yield StoreFault(
             "journal_mode",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from perdure.canonical import sha256_hex
@@ -52,12 +53,12 @@ class SqliteJournal:
 
         Raises `InputDigestMismatch` when the file no longer holds what was written.
         """
-        *stored, digest = self._one("read_input", run_id, step_id, sequence)
+        piece, packing, tail, *facts = self._one("read_input", run_id, step_id, sequence)
         place = place_of(run_id, step_id, sequence)
-        try:
-            document = self._db.document(input_of(place), *stored)
-        except StorageCorrupt:
-            document = None
+        document, digest = None, b""
+        with suppress(StorageCorrupt):
+            digest = self._db.rows.input_digest(run_id, facts)
+            document = self._db.document(input_of(place), piece, packing, tail)
         if document is None or sha256_hex(document) != digest.hex():
             raise InputDigestMismatch(
                 f"the input of {place} is damaged in the database; restore it from a backup"

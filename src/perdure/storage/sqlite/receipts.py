@@ -14,8 +14,6 @@ from perdure.errors import StorageError
 from perdure.storage.receipt_rows import (
     attempt_row,
     begun,
-    claim_row,
-    decision_row,
     erased,
     next_attempt,
     stale,
@@ -53,7 +51,7 @@ class SqliteReceipts:
         If it raises: `LeaseLost` when the owner no longer is one, `EffectErased` for an effect
         whose receipt was erased, or a `StorageError`; nothing may be sent.
         """
-        row = claim_row(claim, self._db.clock.now())
+        row = self._db.rows.claim(claim, self._db.clock.now())
 
         def job(connection: sqlite3.Connection) -> Claimed:
             if self._db.run(connection, "insert_receipt", row).rowcount == 1:
@@ -63,7 +61,7 @@ class SqliteReceipts:
             receipt = self._read(connection, row)
             if receipt.state is not ReceiptState.FAILED:
                 return receipt, False
-            mine = self._begin(connection, receipt, row)
+            mine = self._begin(connection, receipt, claim, row)
             return self._read(connection, row), mine
 
         return self._owned(claim, await self._claim(job, "receipt.claim"))
@@ -76,12 +74,12 @@ class SqliteReceipts:
         Durable when it returns: the receipt in flight, fsynced.
         If it raises: as `claim_effect`.
         """
-        row = claim_row(claim, self._db.clock.now())
+        row = self._db.rows.claim(claim, self._db.clock.now())
 
         def job(connection: sqlite3.Connection) -> Claimed:
             if not self._owns(connection, row):
                 return None
-            mine = self._begin(connection, receipt, row, unknown=unknown, risk=risk)
+            mine = self._begin(connection, receipt, claim, row, unknown=unknown, risk=risk)
             return self._read(connection, row), mine
 
         return self._owned(claim, await self._claim(job, "receipt.resend"))
@@ -93,6 +91,7 @@ class SqliteReceipts:
         Durable when it returns: the move, fsynced, and with a decision all of that.
         If it raises: `StaleDecision` when the receipt is not what a person decided about.
         """
+        await self._db.note_key()
         return await self._db.write(
             lambda connection: self.settle(connection, settlement), "receipt.settle"
         )
@@ -106,7 +105,7 @@ class SqliteReceipts:
         if moved:
             receipt = self._db.rows.receipt(moved[0])
             if settlement.by is not None:
-                decision = decision_row(settlement, receipt.settled_at)
+                decision = self._db.rows.new_decision(settlement, receipt.settled_at)
                 self._db.run(connection, "insert_decision", decision)
             if settlement.move in _ENDS_OF_DOUBT and not settlement.stopped:
                 self._db.run(connection, "free_run", {"run_id": receipt.run_id})
@@ -196,7 +195,7 @@ class SqliteReceipts:
     async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:
         """Return what people decided about an effect, oldest first."""
         rows = self._db.read("list_decisions", operation_key=operation_key)
-        return [DecisionRow(*row) for row in rows]
+        return [self._db.rows.decision(row) for row in rows]
 
     async def list_changeable(self, limit: int) -> tuple[int, Sequence[Receipt]]:
         """Return receipts that may still change, and the number of the newest of all."""
@@ -249,11 +248,14 @@ class SqliteReceipts:
         self,
         connection: sqlite3.Connection,
         receipt: Receipt,
+        claim: EffectClaim,
         row: dict[str, Any],
         *,
         unknown: bool = False,
         risk: bool = False,
     ) -> bool:
+        if receipt.arguments_sha256 != claim.arguments_sha256:
+            return False
         seen = {**row, **next_attempt(receipt, unknown=unknown, risk=risk)}
         return self._db.run(connection, "begin_attempt", seen).rowcount == 1
 

@@ -16,7 +16,7 @@ from perdure.engine.store import (
     RunState,
     StartedRun,
 )
-from perdure.errors import LeaseLost, RunErased, UnknownRun
+from perdure.errors import LeaseLost, RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
 from perdure.storage.pieces import Split, carve
 from perdure.storage.rows import (
@@ -26,10 +26,10 @@ from perdure.storage.rows import (
     run_named,
     served_names,
     started,
-    unsigned,
 )
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.pieces import keep
+from perdure.storage.vault import UNREADABLE
 
 
 class SqliteRuns:
@@ -44,6 +44,7 @@ class SqliteRuns:
         Durable when it returns: the run and its claim, fsynced.
         If it raises: a `StorageError`, and nothing was written.
         """
+        await self._db.note_key()
         whole = carve(run.input_json)
 
         def job(connection: sqlite3.Connection) -> tuple[bool, dict[str, Any]]:
@@ -91,12 +92,15 @@ class SqliteRuns:
             claims: list[ClaimedRun] = []
             for found in self._db.run(connection, "claim_runs", row).fetchall():
                 number, run_id, generation, function, version, started_at, *stored = found
-                place = input_of(run_named(run_id))
-                input_json = self._db.document(place, *stored, connection=connection)
                 self._note_claim(connection, number, generation, holder, now)
                 fence = Fence(run_id, holder, generation)
+                given = self._given(connection, (run_id, function, version), *stored)
+                input_json, unreadable = given
+                recovered = generation > 1
                 claims.append(
-                    ClaimedRun(fence, function, version, input_json, started_at, generation > 1)
+                    ClaimedRun(
+                        fence, function, version, input_json, started_at, recovered, unreadable
+                    )
                 )
             return claims
 
@@ -179,7 +183,7 @@ class SqliteRuns:
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
         rows = self._db.read("list_operations", run_id=run_id)
-        return [OperationRow(row[0], unsigned(row[1]), *row[2:]) for row in rows]
+        return [self._db.rows.operation(run_id, row) for row in rows]
 
     async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
         """Return the claims of a run, oldest first."""
@@ -200,6 +204,21 @@ class SqliteRuns:
         row = {"run_id": run_id, "now": self._db.clock.now()}
         await self._db.write(lambda connection: self._db.run(connection, name, row).rowcount, name)
         return await self.read_run(run_id)
+
+    def _given(
+        self,
+        connection: sqlite3.Connection,
+        run: tuple[str, str, int],
+        digest: bytes,
+        *stored: Any,
+    ) -> tuple[bytes, StorageError | None]:
+        # What cannot be read must not keep anybody from the other runs.
+        try:
+            self._db.rows.run_digest(*run, digest)
+            place = input_of(run_named(run[0]))
+            return self._db.document(place, *stored, connection=connection), None
+        except UNREADABLE as error:
+            return b"", error
 
     def _run(self, row: tuple[Any, ...]) -> RunRow:
         *facts, piece, packing, rest = row

@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from perdure.engine.store import WorkerNews, WorkerRow
@@ -13,6 +14,7 @@ from perdure.errors import LeaseLost
 from perdure.storage.liveness import Liveness
 from perdure.storage.sqlite.database import Database, connect
 from perdure.storage.sqlite.failures import storage_error
+from perdure.storage.sqlite.memory import Memory
 
 
 class SqliteWorkers:
@@ -23,8 +25,7 @@ class SqliteWorkers:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        path = database.path
-        self._liveness = Liveness(path.with_name(f"{path.name}.workers"))
+        self._liveness = Liveness(_folder(database.path))
         self._renewing: sqlite3.Connection | None = None
         self._renewal = threading.Lock()
 
@@ -33,6 +34,7 @@ class SqliteWorkers:
 
         Durable when it returns: the lease, fsynced.
         """
+        await self._db.note_key()
         holder = f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
         # The lock comes first: a row without one would look like a worker that cannot die.
         self._liveness.hold(holder)
@@ -123,7 +125,7 @@ class SqliteWorkers:
         connection.execute("BEGIN IMMEDIATE")
         try:
             until = self._db.clock.monotonic() + lease_seconds
-            row = {"holder": holder, "lease_until": until}
+            row = {"holder": holder, "lease_until": until, "lease_seconds": lease_seconds}
             if self._db.run(connection, "renew_worker", row).rowcount != 1:
                 raise LeaseLost("*")
             held = self._db.run(connection, "held_runs", row).fetchall()
@@ -155,6 +157,11 @@ class SqliteWorkers:
         holder, name, pid, host, lease_seconds, lease_until, started_at, runs = row
         alive = _stands(now, lease_seconds, lease_until) and not self._liveness.is_dead(holder)
         return WorkerRow(holder, name, pid, host, alive, runs, started_at)
+
+
+def _folder(path: Path | Memory) -> Path | None:
+    """Return where the workers of a file keep their locks; those of memory die together."""
+    return path.with_name(f"{path.name}.workers") if isinstance(path, Path) else None
 
 
 def _stands(now: float, lease_seconds: float, lease_until: float) -> bool:

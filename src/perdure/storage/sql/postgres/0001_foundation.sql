@@ -27,11 +27,17 @@ CREATE INDEX workers_alive ON perdure.workers (holder) WHERE gone = 0;
 -- is needed, whoever deletes at the same moment.
 CREATE TABLE perdure.pieces (
   digest bytea PRIMARY KEY,
-  parent bytea REFERENCES perdure.pieces,
+  parent bytea REFERENCES perdure.pieces ON UPDATE CASCADE,
   packing smallint NOT NULL,
   data bytea NOT NULL
 );
 CREATE INDEX pieces_parent ON perdure.pieces (parent) WHERE parent IS NOT NULL;
+
+-- The keys that values are sealed with: an id and a proof of each, which does not tell the key.
+CREATE TABLE perdure.keys (
+  key_id text COLLATE "C" PRIMARY KEY,
+  proof bytea NOT NULL
+);
 
 CREATE TABLE perdure.runs (
   run_number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -46,10 +52,10 @@ CREATE TABLE perdure.runs (
   started_at double precision,
   finished_at double precision,
   input_sha256 bytea NOT NULL,
-  input_piece bytea REFERENCES perdure.pieces,
+  input_piece bytea REFERENCES perdure.pieces ON UPDATE CASCADE,
   input_packing smallint NOT NULL,
   input bytea NOT NULL,
-  output_piece bytea REFERENCES perdure.pieces,
+  output_piece bytea REFERENCES perdure.pieces ON UPDATE CASCADE,
   output_packing smallint NOT NULL DEFAULT 0,
   output bytea,
   problem bytea,
@@ -93,10 +99,10 @@ CREATE TABLE perdure.records (
   nested boolean NOT NULL,
   started_at double precision NOT NULL,
   finished_at double precision NOT NULL,
-  input_piece bytea REFERENCES perdure.pieces,
+  input_piece bytea REFERENCES perdure.pieces ON UPDATE CASCADE,
   input_packing smallint NOT NULL,
   input_tail bytea NOT NULL,
-  payload_piece bytea REFERENCES perdure.pieces,
+  payload_piece bytea REFERENCES perdure.pieces ON UPDATE CASCADE,
   payload_packing smallint NOT NULL,
   payload_bytes integer NOT NULL,
   payload bytea NOT NULL

@@ -1,7 +1,8 @@
 -- Every statement that the PostgreSQL driver runs, by name.
 -- Transactions are READ COMMITTED. A statement that waits for a row looks at it again, so what may
 -- be taken from its owner is locked by who relies on it: a run's row for what the run writes, and a
--- worker's row for what the worker claims. Locks are taken in this order: worker, run, receipt.
+-- worker's row for what the worker claims. Locks are taken in this order: worker, pieces in the
+-- order of their digests, run, receipt.
 -- A statement of many rows gets each column as an array, and returns the place of each row in them.
 
 -- name: server
@@ -59,6 +60,8 @@ WITH input AS (
   INSERT INTO perdure.pieces (digest, parent, packing, data)
   SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
                        %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+    AS new (digest, parent, packing, data)
+  ORDER BY digest
   ON CONFLICT (digest) DO NOTHING
 ), standing AS MATERIALIZED (
   SELECT holder FROM perdure.workers WHERE holder = ANY(%(holder)s::text[]) AND gone = 0 FOR SHARE
@@ -133,18 +136,19 @@ WITH standing AS MATERIALIZED (
                                   started_at = COALESCE(runs.started_at, %(now)s)
   FROM waiting WHERE runs.run_number = waiting.run_number
   RETURNING runs.run_number, runs.run_id, runs.generation, runs.function, runs.version,
-            runs.started_at, runs.input_piece, runs.input_packing, runs.input
+            runs.started_at, runs.input_sha256, runs.input_piece, runs.input_packing, runs.input
 ), noted AS (
   INSERT INTO perdure.attempts (run_number, generation, holder, token, claimed_at)
   SELECT run_number, generation, %(holder)s, %(token)s, %(now)s FROM claimed
 )
-SELECT run_id, generation, function, version, started_at, input_piece, input_packing, input
+SELECT run_id, generation, function, version, started_at, input_sha256, input_piece,
+       input_packing, input
 FROM claimed ORDER BY run_number;
 
 -- name: claimed_before
 -- The runs of a claim that was made by the caller itself, whose connection was lost meanwhile.
 SELECT runs.run_id, runs.generation, runs.function, runs.version, runs.started_at,
-       runs.input_piece, runs.input_packing, runs.input
+       runs.input_sha256, runs.input_piece, runs.input_packing, runs.input
 FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
   ON runs.run_number = attempts.run_number AND runs.generation = attempts.generation
 WHERE attempts.holder = %(holder)s AND attempts.token = %(token)s AND attempts.ended_at IS NULL
@@ -160,24 +164,35 @@ ORDER BY run_number LIMIT 100;
 -- Keep others from changing a run until the end of the transaction.
 SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s FOR UPDATE;
 
+-- name: is_settled
+-- Whether it is known what became of the effect that a run would wait for.
+SELECT EXISTS (SELECT 1 FROM perdure.receipts
+               WHERE operation_key = %(doubted)s::text AND state IN ('completed', 'failed'));
+
 -- name: end_run
--- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
+-- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for. A
+-- run that would wait for a word on an effect waits for a worker if that is known.
 WITH kept AS (
   INSERT INTO perdure.pieces (digest, parent, packing, data)
   SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
                        %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+    AS new (digest, parent, packing, data)
+  ORDER BY digest
   ON CONFLICT (digest) DO NOTHING
 ), ended AS (
   UPDATE perdure.runs SET
     state = CASE WHEN %(state)s = 'needs_attention' AND cancel_requested THEN 'cancelled'
-                 ELSE %(state)s END,
+                 WHEN %(known)s THEN 'pending' ELSE %(state)s END,
     output = %(output)s::bytea, output_piece = %(output_piece)s::bytea,
-    output_packing = %(output_packing)s, problem = %(problem)s::bytea,
-    problem_code = %(problem_code)s::text, holder = NULL, finished_at = %(now)s
+    output_packing = %(output_packing)s,
+    problem = CASE WHEN NOT %(known)s THEN %(problem)s::bytea END,
+    problem_code = CASE WHEN NOT %(known)s THEN %(problem_code)s::text END, holder = NULL,
+    finished_at = CASE WHEN NOT %(known)s OR cancel_requested THEN %(now)s END
   WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
   RETURNING run_number, state
 ), noted AS (
-  UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = ended.state,
+  UPDATE perdure.attempts AS attempts SET ended_at = %(now)s,
+         ending = CASE WHEN ended.state = 'pending' THEN 'released' ELSE ended.state END,
          executed = %(executed)s, replayed = %(replayed)s
   FROM ended WHERE attempts.run_number = ended.run_number
   AND attempts.generation = %(generation)s
@@ -309,6 +324,8 @@ WITH input AS (
   INSERT INTO perdure.pieces (digest, parent, packing, data)
   SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
                        %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+    AS new (digest, parent, packing, data)
+  ORDER BY digest
   ON CONFLICT (digest) DO NOTHING
 ), written AS (
   INSERT INTO perdure.records (run_number, step_id, sequence, kind, handler_id, input_sha256,
@@ -363,6 +380,8 @@ WITH input AS (
   INSERT INTO perdure.pieces (digest, parent, packing, data)
   SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
                        %(piece_packing)s::bigint[], %(piece_data)s::bytea[])
+    AS new (digest, parent, packing, data)
+  ORDER BY digest
   ON CONFLICT (digest) DO NOTHING
 ), moved AS (
   UPDATE perdure.receipts AS receipts SET
@@ -407,8 +426,7 @@ SELECT EXISTS (SELECT 1 FROM perdure.records AS records JOIN perdure.runs AS run
                  ON runs.run_number = records.run_number
                WHERE runs.run_id = %(run_id)s AND records.step_id = %(step_id)s
                AND records.sequence = %(sequence)s AND records.generation = %(generation)s
-               AND records.attempt = %(attempt)s AND records.input_sha256 = %(input_sha256)s
-               AND records.started_at = %(started_at)s
+               AND records.attempt = %(attempt)s AND records.started_at = %(started_at)s
                AND records.finished_at = %(finished_at)s);
 
 -- name: known_pieces
@@ -455,7 +473,9 @@ AND step_id = %(step_id)s AND sequence = %(sequence)s;
 
 -- name: read_input
 -- Where the input of one record stands.
-SELECT input_piece, input_packing, input_tail, input_sha256 FROM perdure.records
+SELECT input_piece, input_packing, input_tail, step_id, sequence, kind, handler_id, input_sha256,
+       status, attempt, finished_at, nested
+FROM perdure.records
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
 AND step_id = %(step_id)s AND sequence = %(sequence)s;
 
@@ -472,7 +492,7 @@ SELECT digest, packing, data FROM chain ORDER BY depth DESC;
 -- name: list_operations
 -- What a run recorded, in that order, with sizes.
 SELECT step_id, sequence, kind, handler_id, input_sha256, status, input_bytes, payload_bytes,
-       attempt, generation, started_at, finished_at
+       attempt, generation, started_at, finished_at, nested
 FROM perdure.records
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
 ORDER BY record_number;
@@ -545,7 +565,6 @@ UPDATE perdure.receipts SET
   residual_duplicate_risk = residual_duplicate_risk OR %(risk)s
 WHERE operation_key = %(operation_key)s AND state = %(state)s AND attempt = %(attempt)s
 AND generation = %(seen_generation)s AND version = %(version)s
-AND arguments_sha256 = %(arguments_sha256)s
 AND EXISTS (SELECT 1 FROM perdure.workers WHERE holder = %(holder)s AND gone = 0)
 AND (%(generation)s = 0
      OR EXISTS (SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s AND holder = %(holder)s
@@ -578,8 +597,7 @@ VALUES (%(operation_key)s, %(version)s, %(attempt)s, %(decision)s, %(by)s, %(why
 -- Whether the caller itself wrote a decision, whose connection was lost meanwhile.
 SELECT EXISTS (SELECT 1 FROM perdure.decisions
                WHERE operation_key = %(operation_key)s AND version = %(version)s
-               AND decision = %(decision)s AND decided_by = %(by)s AND decided_why = %(why)s
-               AND decided_at = %(now)s);
+               AND decision = %(decision)s AND decided_by = %(by)s AND decided_at = %(now)s);
 
 -- name: free_run
 -- Make a run wait for a worker again that waits for a person's word on an effect.
@@ -788,3 +806,368 @@ FROM pg_stat_user_tables WHERE schemaname = %(schema)s ORDER BY relname;
 -- name: vacuum_full
 -- Write every table anew that holds what users gave.
 VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, perdure.timers;
+
+-- name: expired_runs
+-- Some runs that were over before an instant, the oldest first, unless something may still come of
+-- one, or a person erased it.
+SELECT run_number, run_id FROM perdure.runs AS runs
+WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < %(before)s::double precision
+AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM perdure.receipts AS receipts WHERE receipts.run_id = runs.run_id
+                AND receipts.state IN ('in_flight', 'ambiguous'))
+ORDER BY run_number LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
+
+-- name: count_runs_expired
+-- How many runs were over before an instant, as `expired_runs`.
+SELECT count(*) FROM perdure.runs AS runs
+WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < %(before)s::double precision
+AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM perdure.receipts AS receipts WHERE receipts.run_id = runs.run_id
+                AND receipts.state IN ('in_flight', 'ambiguous'));
+
+-- name: forget_attempts
+-- Delete the claims of a run.
+DELETE FROM perdure.attempts AS attempts WHERE run_number = %(run_number)s;
+
+-- name: forget_run
+-- Delete a run of which nothing else is left.
+DELETE FROM perdure.runs AS runs WHERE run_number = %(run_number)s;
+
+-- name: count_receipts_expired
+-- How many receipts were settled before an instant and belong to no run that goes on.
+SELECT count(*) FROM perdure.receipts AS receipts
+WHERE state IN ('completed', 'failed') AND settled_at < %(before)s::double precision
+AND NOT EXISTS (SELECT 1 FROM perdure.runs AS runs WHERE runs.run_id = receipts.run_id
+                AND runs.state NOT IN ('completed', 'failed', 'cancelled'));
+
+-- name: collect_receipts
+-- Delete some receipts that were settled before an instant and belong to no run that goes on.
+DELETE FROM perdure.receipts AS receipts WHERE receipt_number IN (
+  SELECT receipt_number FROM perdure.receipts AS receipts
+  WHERE state IN ('completed', 'failed') AND settled_at < %(before)s::double precision
+  AND NOT EXISTS (SELECT 1 FROM perdure.runs AS runs WHERE runs.run_id = receipts.run_id
+                  AND runs.state NOT IN ('completed', 'failed', 'cancelled'))
+  ORDER BY receipt_number LIMIT %(limit)s);
+
+-- name: count_tombstones_expired
+-- How many receipts were erased before an instant.
+SELECT count(*) FROM perdure.tombstones AS tombstones WHERE erased_at < %(before)s::double precision;
+
+-- name: collect_tombstones
+-- Delete some tombstones of receipts that were erased before an instant.
+DELETE FROM perdure.tombstones AS tombstones WHERE operation_key IN (
+  SELECT operation_key FROM perdure.tombstones AS tombstones WHERE erased_at < %(before)s::double precision LIMIT %(limit)s);
+
+-- name: count_audit_expired
+-- How many audit records are from before an instant.
+SELECT count(*) FROM perdure.audit AS audit WHERE at < %(before)s::double precision;
+
+-- name: collect_audit
+-- Delete some audit records from before an instant.
+DELETE FROM perdure.audit AS audit WHERE audit_number IN (
+  SELECT audit_number FROM perdure.audit AS audit WHERE at < %(before)s::double precision ORDER BY audit_number LIMIT %(limit)s);
+
+-- name: count_workers_expired
+-- How many workers that are gone were started before an instant.
+SELECT count(*) FROM perdure.workers AS workers WHERE gone > 0 AND started_at < %(before)s::double precision
+AND NOT EXISTS (SELECT 1 FROM perdure.runs AS runs WHERE runs.holder = workers.holder);
+
+-- name: collect_workers
+-- Delete some workers that are gone and were started before an instant.
+DELETE FROM perdure.workers AS workers WHERE worker_number IN (
+  SELECT worker_number FROM perdure.workers AS workers WHERE gone > 0 AND started_at < %(before)s::double precision
+  AND NOT EXISTS (SELECT 1 FROM perdure.runs AS runs WHERE runs.holder = workers.holder) LIMIT %(limit)s);
+
+-- name: collect_pieces
+-- Delete some pieces that nothing needs.
+DELETE FROM perdure.pieces AS pieces WHERE digest IN (
+  SELECT digest FROM perdure.pieces AS leaf
+  WHERE NOT EXISTS (SELECT 1 FROM perdure.pieces AS child WHERE child.parent = leaf.digest)
+  AND NOT EXISTS (SELECT 1 FROM perdure.records WHERE input_piece = leaf.digest)
+  AND NOT EXISTS (SELECT 1 FROM perdure.records WHERE payload_piece = leaf.digest)
+  AND NOT EXISTS (SELECT 1 FROM perdure.runs WHERE input_piece = leaf.digest)
+  AND NOT EXISTS (SELECT 1 FROM perdure.runs WHERE output_piece = leaf.digest)
+  LIMIT %(limit)s FOR UPDATE SKIP LOCKED);
+
+-- name: list_keys
+-- The keys that values are sealed with, and what proves each.
+SELECT key_id, proof FROM perdure.keys ORDER BY key_id;
+
+-- name: holds_any
+-- Whether anything was ever written that users gave.
+SELECT EXISTS (SELECT 1 FROM perdure.runs) OR EXISTS (SELECT 1 FROM perdure.receipts);
+
+-- name: note_key
+-- Note a key before anything is sealed with it.
+INSERT INTO perdure.keys (key_id, proof) VALUES (%(key_id)s, %(proof)s)
+ON CONFLICT (key_id) DO NOTHING;
+
+-- name: count_stale
+-- How many rows of each class hold a value that does not begin as values do that are sealed now.
+SELECT
+  (SELECT count(*) FROM perdure.runs
+   WHERE substr(input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR (erased_at IS NULL AND substr(input, 1, length(%(head)s::bytea)) <> %(head)s::bytea)
+   OR substr(output, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR substr(problem, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.records
+   WHERE substr(input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR substr(input_tail, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.timers
+   WHERE substr(input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR substr(input, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.receipts
+   WHERE substr(arguments_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR (NOT starts_with(problem, %(head_text)s::text) AND problem <> 'its worker is gone')
+   OR NOT starts_with(decided_why, %(head_text)s::text)),
+  (SELECT count(*) FROM perdure.decisions WHERE NOT starts_with(decided_why, %(head_text)s::text)),
+  (SELECT count(*) FROM perdure.pieces
+   WHERE substr(data, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
+
+-- name: stale_runs
+-- Some runs after a number with a value that is not sealed as values are now.
+SELECT run_number, run_id, function, version, input_sha256,
+       input_packing, input, asked.digest, asked.packing, asked.data,
+       output_packing, output, told.digest, told.packing, told.data, problem, erased_at
+FROM perdure.runs AS runs LEFT JOIN perdure.pieces AS asked ON asked.digest = input_piece
+LEFT JOIN perdure.pieces AS told ON told.digest = output_piece
+WHERE run_number > %(after)s
+AND (substr(input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR (erased_at IS NULL AND substr(input, 1, length(%(head)s::bytea)) <> %(head)s::bytea)
+     OR substr(output, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR substr(problem, 1, length(%(head)s::bytea)) <> %(head)s::bytea)
+ORDER BY run_number LIMIT %(limit)s FOR UPDATE OF runs;
+
+-- name: reseal_runs
+-- Write the values of a run anew.
+UPDATE perdure.runs SET input_sha256 = %(input_sha256)s, input = %(input)s,
+  output = %(output)s::bytea, problem = %(problem)s::bytea
+WHERE run_number = %(number)s;
+
+-- name: stale_records
+-- Some records after a number with a value that is not sealed as values are now.
+SELECT record_number, run_id, step_id, sequence, records.input_sha256, kind, handler_id, status,
+       attempt, records.finished_at, nested,
+       records.input_packing, input_tail, asked.digest, asked.packing, asked.data,
+       payload_packing, payload, told.digest, told.packing, told.data
+FROM perdure.records AS records JOIN perdure.runs AS runs USING (run_number)
+LEFT JOIN perdure.pieces AS asked ON asked.digest = records.input_piece
+LEFT JOIN perdure.pieces AS told ON told.digest = payload_piece
+WHERE record_number > %(after)s
+AND (substr(records.input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR substr(input_tail, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea)
+ORDER BY record_number LIMIT %(limit)s FOR UPDATE OF records;
+
+-- name: reseal_records
+-- Write the values of a record anew.
+UPDATE perdure.records SET input_sha256 = %(input_sha256)s, input_tail = %(input_tail)s,
+  payload = %(payload)s
+WHERE record_number = %(number)s;
+
+-- name: stale_timers
+-- Some delays after a place with a value that is not sealed as values are now.
+SELECT run_number || '/' || step_id || '/' || sequence, run_number, run_id, step_id, sequence,
+       wake_at, timers.input_sha256, timers.input
+FROM perdure.timers AS timers JOIN perdure.runs AS runs USING (run_number)
+WHERE (run_number || '/' || step_id || '/' || sequence) COLLATE "C" > %(after)s::text
+AND (substr(timers.input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR substr(timers.input, 1, length(%(head)s::bytea)) <> %(head)s::bytea)
+ORDER BY (run_number || '/' || step_id || '/' || sequence) COLLATE "C"
+LIMIT %(limit)s FOR UPDATE OF timers;
+
+-- name: reseal_timers
+-- Write the values of a delay anew.
+UPDATE perdure.timers SET input_sha256 = %(input_sha256)s, input = %(input)s
+WHERE run_number = %(run_number)s AND step_id = %(step_id)s AND sequence = %(sequence)s;
+
+-- name: stale_receipts
+-- Some receipts after a number with a value that is not sealed as values are now.
+SELECT receipt_number, operation_key, arguments_sha256, payload, problem, decided_why
+FROM perdure.receipts
+WHERE receipt_number > %(after)s
+AND (substr(arguments_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR (NOT starts_with(problem, %(head_text)s::text) AND problem <> 'its worker is gone')
+     OR NOT starts_with(decided_why, %(head_text)s::text))
+ORDER BY receipt_number LIMIT %(limit)s FOR UPDATE;
+
+-- name: reseal_receipts
+-- Write the values of a receipt anew.
+UPDATE perdure.receipts SET arguments_sha256 = %(arguments_sha256)s, payload = %(payload)s::bytea,
+  problem = %(problem)s::text, decided_why = %(why)s::text
+WHERE receipt_number = %(number)s;
+
+-- name: stale_decisions
+-- Some decisions after a place whose reason is not sealed as texts are now.
+SELECT operation_key || '/' || version, operation_key, version, decided_why FROM perdure.decisions
+WHERE (operation_key || '/' || version) COLLATE "C" > %(after)s::text
+AND NOT starts_with(decided_why, %(head_text)s::text)
+ORDER BY (operation_key || '/' || version) COLLATE "C" LIMIT %(limit)s FOR UPDATE;
+
+-- name: reseal_decisions
+-- Write the reason of a decision anew.
+UPDATE perdure.decisions SET decided_why = %(why)s
+WHERE operation_key = %(operation_key)s AND version = %(version)s;
+
+-- name: stale_pieces
+-- Some pieces after a name that are not sealed as values are now.
+SELECT digest, digest, packing, data FROM perdure.pieces
+WHERE digest > %(after)s::bytea AND substr(data, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+ORDER BY digest LIMIT %(limit)s FOR UPDATE;
+
+-- name: reseal_pieces
+-- Write a piece anew, and its name, also where others refer to it.
+UPDATE perdure.pieces SET digest = %(digest)s, data = %(data)s WHERE digest = %(number)s;
+
+-- name: forget_keys
+-- Forget keys, because nothing is sealed with them any more.
+DELETE FROM perdure.keys WHERE key_id = ANY(%(key_ids)s::text[]);
+
+-- name: import_run
+-- Write a run that was exported, unless its id is taken.
+INSERT INTO perdure.runs (run_id, function, version, state, generation, cancel_requested,
+                          created_at, started_at, finished_at, input_sha256, input_piece,
+                          input_packing, input, output_piece, output_packing, output, problem,
+                          problem_code)
+VALUES (%(run_id)s, %(function)s, %(version)s, %(state)s, %(generation)s, %(cancel_requested)s,
+        %(created_at)s, %(started_at)s, %(finished_at)s, %(input_sha256)s, %(input_piece)s,
+        %(input_packing)s, %(input)s, %(output_piece)s, %(output_packing)s, %(output)s,
+        %(problem)s, %(problem_code)s)
+ON CONFLICT (run_id) DO NOTHING RETURNING run_number;
+
+-- name: import_worker
+-- Make workers known that claimed an exported run, as ones that are gone.
+INSERT INTO perdure.workers (
+  holder, name, pid, started_at, host, machine, lease_seconds, lease_until, gone
+)
+SELECT new.holder, new.worker, new.pid, new.claimed_at, '', '', 0, 0, 1
+FROM unnest(
+  %(holder)s::text[], %(worker)s::text[], %(pid)s::bigint[], %(claimed_at)s::double precision[]
+) AS new (
+  holder, worker, pid, claimed_at
+)
+ON CONFLICT (holder) DO NOTHING;
+
+-- name: import_piece
+-- Write the pieces that the documents of an exported run add.
+INSERT INTO perdure.pieces (
+  digest, parent, packing, data
+)
+SELECT new.piece_digest, new.piece_parent, new.piece_packing, new.piece_data
+FROM unnest(
+  %(piece_digest)s::bytea[], %(piece_parent)s::bytea[], %(piece_packing)s::bigint[],
+  %(piece_data)s::bytea[]
+) AS new (
+  piece_digest, piece_parent, piece_packing, piece_data
+)
+ORDER BY new.piece_digest ON CONFLICT (digest) DO NOTHING;
+
+-- name: import_attempt
+-- Write the claims of an exported run.
+INSERT INTO perdure.attempts (
+  run_number, generation, holder, claimed_at, ended_at, ending, executed, replayed, token
+)
+SELECT runs.run_number, new.generation, new.holder, new.claimed_at, new.ended_at, new.ending,
+       new.executed, new.replayed, ''
+FROM unnest(
+  %(generation)s::bigint[], %(holder)s::text[], %(claimed_at)s::double precision[],
+  %(ended_at)s::double precision[], %(ending)s::text[], %(executed)s::bigint[],
+  %(replayed)s::bigint[]
+) AS new (
+  generation, holder, claimed_at, ended_at, ending, executed, replayed
+)
+JOIN perdure.runs AS runs ON runs.run_id = %(run_id)s;
+
+-- name: import_record
+-- Write the records of an exported run, in their order.
+INSERT INTO perdure.records (
+  run_number, generation, step_id, sequence, kind, handler_id, input_sha256, input_bytes,
+  status, attempt, nested, started_at, finished_at, input_piece, input_packing, input_tail,
+  payload_piece, payload_packing, payload_bytes, payload
+)
+SELECT runs.run_number, new.generation, new.step_id, new.sequence, new.kind, new.handler_id,
+       new.input_sha256, new.input_bytes, new.status, new.attempt, new.nested, new.started_at,
+       new.finished_at, new.input_piece, new.input_packing, new.input_tail, new.payload_piece,
+       new.payload_packing, new.payload_bytes, new.payload
+FROM unnest(
+  %(generation)s::bigint[], %(step_id)s::text[], %(sequence)s::bigint[], %(kind)s::text[],
+  %(handler_id)s::text[], %(input_sha256)s::bytea[], %(input_bytes)s::bigint[],
+  %(status)s::text[], %(attempt)s::bigint[], %(nested)s::boolean[],
+  %(started_at)s::double precision[], %(finished_at)s::double precision[],
+  %(input_piece)s::bytea[], %(input_packing)s::bigint[], %(input_tail)s::bytea[],
+  %(payload_piece)s::bytea[], %(payload_packing)s::bigint[], %(payload_bytes)s::bigint[],
+  %(payload)s::bytea[]
+) WITH ORDINALITY AS new (
+  generation, step_id, sequence, kind, handler_id, input_sha256, input_bytes, status, attempt,
+  nested, started_at, finished_at, input_piece, input_packing, input_tail, payload_piece,
+  payload_packing, payload_bytes, payload, place
+)
+JOIN perdure.runs AS runs ON runs.run_id = %(run_id)s
+ORDER BY new.place;
+
+-- name: import_timer
+-- Write the delays that an exported run had under way.
+INSERT INTO perdure.timers (
+  run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at
+)
+SELECT runs.run_number, new.step_id, new.sequence, new.kind, new.handler_id, new.input_sha256,
+       new.input, new.wake_at
+FROM unnest(
+  %(step_id)s::text[], %(sequence)s::bigint[], %(kind)s::text[], %(handler_id)s::text[],
+  %(input_sha256)s::bytea[], %(input)s::bytea[], %(wake_at)s::double precision[]
+) AS new (
+  step_id, sequence, kind, handler_id, input_sha256, input, wake_at
+)
+JOIN perdure.runs AS runs ON runs.run_id = %(run_id)s;
+
+-- name: import_receipt
+-- Write the receipts of an exported run whose keys have none, in their order; return those keys.
+INSERT INTO perdure.receipts (
+  operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+  attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+  settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+  earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id, token
+)
+SELECT new.operation_key, new.run_id, new.idempotency_key, new.target, new.ordinal,
+       new.support, new.arguments_sha256, new.state, new.attempt, new.holder, new.generation,
+       new.version, new.payload, new.problem, new.first_claimed_at, new.claimed_at,
+       new.settled_at, new.settle_seconds, new.resend_after, new.lookups, new.lookup_at,
+       new.lookup_holder, new.exhausted, new.earlier_unknown, new.residual_duplicate_risk,
+       new.decided_by, new.decided_why, new.handler_id, ''
+FROM unnest(
+  %(operation_key)s::text[], %(run_id)s::text[], %(idempotency_key)s::text[],
+  %(target)s::text[], %(ordinal)s::bigint[], %(support)s::text[],
+  %(arguments_sha256)s::bytea[], %(state)s::text[], %(attempt)s::bigint[], %(holder)s::text[],
+  %(generation)s::bigint[], %(version)s::bigint[], %(payload)s::bytea[], %(problem)s::text[],
+  %(first_claimed_at)s::double precision[], %(claimed_at)s::double precision[],
+  %(settled_at)s::double precision[], %(settle_seconds)s::double precision[],
+  %(resend_after)s::double precision[], %(lookups)s::bigint[],
+  %(lookup_at)s::double precision[], %(lookup_holder)s::text[], %(exhausted)s::boolean[],
+  %(earlier_unknown)s::boolean[], %(residual_duplicate_risk)s::boolean[],
+  %(decided_by)s::text[], %(decided_why)s::text[], %(handler_id)s::text[]
+) WITH ORDINALITY AS new (
+  operation_key, run_id, idempotency_key, target, ordinal, support, arguments_sha256, state,
+  attempt, holder, generation, version, payload, problem, first_claimed_at, claimed_at,
+  settled_at, settle_seconds, resend_after, lookups, lookup_at, lookup_holder, exhausted,
+  earlier_unknown, residual_duplicate_risk, decided_by, decided_why, handler_id, place
+)
+ORDER BY new.place ON CONFLICT (operation_key) DO NOTHING RETURNING operation_key;
+
+-- name: import_decision
+-- Write what people decided about effects of an exported run.
+INSERT INTO perdure.decisions (
+  operation_key, version, attempt, decision, decided_by, decided_why, decided_at
+)
+SELECT new.operation_key, new.version, new.attempt, new.decision, new.decided_by,
+       new.decided_why, new.decided_at
+FROM unnest(
+  %(operation_key)s::text[], %(version)s::bigint[], %(attempt)s::bigint[],
+  %(decision)s::text[], %(decided_by)s::text[], %(decided_why)s::text[],
+  %(decided_at)s::double precision[]
+) AS new (
+  operation_key, version, attempt, decision, decided_by, decided_why, decided_at
+)
+ON CONFLICT (operation_key, version) DO NOTHING;

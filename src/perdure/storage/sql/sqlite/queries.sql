@@ -62,8 +62,8 @@ WHERE run_number IN (
   AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
   AND EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
   ORDER BY run_number LIMIT :limit)
-RETURNING run_number, run_id, generation, function, version, started_at, input_piece,
-          input_packing, input;
+RETURNING run_number, run_id, generation, function, version, started_at, input_sha256,
+          input_piece, input_packing, input;
 
 -- name: unserved
 -- Waiting runs that no function in :served can continue, oldest first.
@@ -125,7 +125,8 @@ SELECT EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0);
 
 -- name: renew_worker
 -- Extend a worker's lease over all of its runs, unless the lease was taken from it.
-UPDATE workers SET lease_until = :lease_until WHERE holder = :holder AND gone = 0;
+UPDATE workers SET lease_until = :lease_until, lease_seconds = :lease_seconds
+WHERE holder = :holder AND gone = 0;
 
 -- name: held_runs
 -- The runs that a worker owns.
@@ -225,14 +226,16 @@ AND step_id = :step_id AND sequence = :sequence;
 
 -- name: read_input
 -- Where the input of one record stands.
-SELECT input_piece, input_packing, input_tail, input_sha256 FROM records
+SELECT input_piece, input_packing, input_tail, step_id, sequence, kind, handler_id, input_sha256,
+       status, attempt, finished_at, nested
+FROM records
 WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
 AND step_id = :step_id AND sequence = :sequence;
 
 -- name: list_operations
 -- What a run recorded, in that order, with sizes.
 SELECT step_id, sequence, kind, handler_id, input_sha256, status, input_bytes, payload_bytes,
-       attempt, generation, started_at, finished_at
+       attempt, generation, started_at, finished_at, nested
 FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
 ORDER BY record_number;
 
@@ -294,8 +297,7 @@ UPDATE receipts SET state = 'in_flight', attempt = attempt + 1, holder = :holder
                     earlier_unknown = :unknown OR :risk OR residual_duplicate_risk,
                     residual_duplicate_risk = residual_duplicate_risk OR :risk
 WHERE operation_key = :operation_key AND state = :state AND attempt = :attempt
-AND generation = :seen_generation AND version = :version
-AND arguments_sha256 = :arguments_sha256;
+AND generation = :seen_generation AND version = :version;
 
 -- name: settle_receipt
 -- Move the receipt of one attempt; :sources are the states that the move may start from, as a text.
@@ -564,3 +566,260 @@ DELETE FROM receipts WHERE receipt_number = :receipt_number;
 -- What is left of an erased receipt.
 SELECT state, erased_by, erased_why FROM tombstones
 WHERE operation_key = :operation_key;
+
+-- name: expired_runs
+-- Some runs that were over before :before, the oldest first, unless something may still come of
+-- one, or a person erased it.
+SELECT run_number, run_id, input_piece, output_piece FROM runs
+WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < :before
+AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM receipts WHERE receipts.run_id = runs.run_id
+                AND receipts.state IN ('in_flight', 'ambiguous'))
+ORDER BY run_number LIMIT :limit;
+
+-- name: count_runs_expired
+-- How many runs were over before :before, as `expired_runs`.
+SELECT count(*) FROM runs
+WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < :before
+AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM receipts WHERE receipts.run_id = runs.run_id
+                AND receipts.state IN ('in_flight', 'ambiguous'));
+
+-- name: forget_attempts
+-- Delete the claims of a run.
+DELETE FROM attempts WHERE run_number = :run_number;
+
+-- name: forget_run
+-- Delete a run of which nothing else is left.
+DELETE FROM runs WHERE run_number = :run_number;
+
+-- name: count_receipts_expired
+-- How many receipts were settled before :before and belong to no run that goes on.
+SELECT count(*) FROM receipts
+WHERE state IN ('completed', 'failed') AND settled_at < :before
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_id = receipts.run_id
+                AND runs.state NOT IN ('completed', 'failed', 'cancelled'));
+
+-- name: collect_receipts
+-- Delete some receipts that were settled before :before and belong to no run that goes on.
+DELETE FROM receipts WHERE receipt_number IN (
+  SELECT receipt_number FROM receipts
+  WHERE state IN ('completed', 'failed') AND settled_at < :before
+  AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_id = receipts.run_id
+                  AND runs.state NOT IN ('completed', 'failed', 'cancelled'))
+  ORDER BY receipt_number LIMIT :limit);
+
+-- name: count_tombstones_expired
+-- How many receipts were erased before :before.
+SELECT count(*) FROM tombstones WHERE erased_at < :before;
+
+-- name: collect_tombstones
+-- Delete some tombstones of receipts that were erased before :before.
+DELETE FROM tombstones WHERE operation_key IN (
+  SELECT operation_key FROM tombstones WHERE erased_at < :before LIMIT :limit);
+
+-- name: count_audit_expired
+-- How many audit records are from before :before.
+SELECT count(*) FROM audit WHERE at < :before;
+
+-- name: collect_audit
+-- Delete some audit records from before :before.
+DELETE FROM audit WHERE audit_number IN (
+  SELECT audit_number FROM audit WHERE at < :before ORDER BY audit_number LIMIT :limit);
+
+-- name: count_workers_expired
+-- How many workers that are gone were started before :before.
+SELECT count(*) FROM workers WHERE gone > 0 AND started_at < :before
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.holder = workers.holder);
+
+-- name: collect_workers
+-- Delete some workers that are gone and were started before :before.
+DELETE FROM workers WHERE worker_number IN (
+  SELECT worker_number FROM workers WHERE gone > 0 AND started_at < :before
+  AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.holder = workers.holder) LIMIT :limit);
+
+-- name: list_keys
+-- The keys that values are sealed with, and what proves each.
+SELECT key_id, proof FROM keys ORDER BY key_id;
+
+-- name: holds_any
+-- Whether anything was ever written that users gave.
+SELECT EXISTS (SELECT 1 FROM runs) OR EXISTS (SELECT 1 FROM receipts);
+
+-- name: note_key
+-- Note a key before anything is sealed with it.
+INSERT INTO keys (key_id, proof) VALUES (:key_id, :proof) ON CONFLICT (key_id) DO NOTHING;
+
+-- name: count_stale
+-- How many rows of each class hold a value that does not begin with :head, or :head_text.
+SELECT
+  (SELECT count(*) FROM runs
+   WHERE substr(input_sha256, 1, length(:head)) <> :head
+   OR (erased_at IS NULL AND substr(input, 1, length(:head)) <> :head)
+   OR substr(output, 1, length(:head)) <> :head OR substr(problem, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM records
+   WHERE substr(input_sha256, 1, length(:head)) <> :head
+   OR substr(input_tail, 1, length(:head)) <> :head OR substr(payload, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM timers
+   WHERE substr(input_sha256, 1, length(:head)) <> :head OR substr(input, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM receipts
+   WHERE substr(arguments_sha256, 1, length(:head)) <> :head
+   OR substr(payload, 1, length(:head)) <> :head
+   OR (substr(problem, 1, length(:head_text)) <> :head_text AND problem <> 'its worker is gone')
+   OR substr(decided_why, 1, length(:head_text)) <> :head_text),
+  (SELECT count(*) FROM decisions WHERE substr(decided_why, 1, length(:head_text)) <> :head_text),
+  (SELECT count(*) FROM pieces WHERE substr(data, 1, length(:head)) <> :head);
+
+-- name: stale_runs
+-- Some runs after :after with a value that does not begin with :head.
+SELECT run_number, run_id, function, version, input_sha256,
+       input_packing, input, asked.digest, asked.packing, asked.data,
+       output_packing, output, told.digest, told.packing, told.data, problem, erased_at
+FROM runs LEFT JOIN pieces AS asked ON asked.piece_number = input_piece
+LEFT JOIN pieces AS told ON told.piece_number = output_piece
+WHERE run_number > :after
+AND (substr(input_sha256, 1, length(:head)) <> :head
+     OR (erased_at IS NULL AND substr(input, 1, length(:head)) <> :head)
+     OR substr(output, 1, length(:head)) <> :head OR substr(problem, 1, length(:head)) <> :head)
+ORDER BY run_number LIMIT :limit;
+
+-- name: reseal_runs
+-- Write the values of a run anew.
+UPDATE runs SET input_sha256 = :input_sha256, input = :input, output = :output, problem = :problem
+WHERE run_number = :number;
+
+-- name: stale_records
+-- Some records after :after with a value that does not begin with :head.
+SELECT record_number, run_id, step_id, sequence, records.input_sha256, kind, handler_id, status,
+       attempt, records.finished_at, nested,
+       records.input_packing, input_tail, asked.digest, asked.packing, asked.data,
+       payload_packing, payload, told.digest, told.packing, told.data
+FROM records JOIN runs USING (run_number)
+LEFT JOIN pieces AS asked ON asked.piece_number = records.input_piece
+LEFT JOIN pieces AS told ON told.piece_number = payload_piece
+WHERE record_number > :after
+AND (substr(records.input_sha256, 1, length(:head)) <> :head
+     OR substr(input_tail, 1, length(:head)) <> :head
+     OR substr(payload, 1, length(:head)) <> :head)
+ORDER BY record_number LIMIT :limit;
+
+-- name: reseal_records
+-- Write the values of a record anew.
+UPDATE records SET input_sha256 = :input_sha256, input_tail = :input_tail, payload = :payload
+WHERE record_number = :number;
+
+-- name: stale_timers
+-- Some delays after :after with a value that does not begin with :head.
+SELECT run_number || '/' || step_id || '/' || sequence AS place, run_number, run_id, step_id,
+       sequence, wake_at, timers.input_sha256, timers.input
+FROM timers JOIN runs USING (run_number)
+WHERE place > :after
+AND (substr(timers.input_sha256, 1, length(:head)) <> :head
+     OR substr(timers.input, 1, length(:head)) <> :head)
+ORDER BY place LIMIT :limit;
+
+-- name: reseal_timers
+-- Write the values of a delay anew.
+UPDATE timers SET input_sha256 = :input_sha256, input = :input
+WHERE run_number = :run_number AND step_id = :step_id AND sequence = :sequence;
+
+-- name: stale_receipts
+-- Some receipts after :after with a value that does not begin with :head, or :head_text.
+SELECT receipt_number, operation_key, arguments_sha256, payload, problem, decided_why FROM receipts
+WHERE receipt_number > :after
+AND (substr(arguments_sha256, 1, length(:head)) <> :head
+     OR substr(payload, 1, length(:head)) <> :head
+     OR (substr(problem, 1, length(:head_text)) <> :head_text AND problem <> 'its worker is gone')
+     OR substr(decided_why, 1, length(:head_text)) <> :head_text)
+ORDER BY receipt_number LIMIT :limit;
+
+-- name: reseal_receipts
+-- Write the values of a receipt anew.
+UPDATE receipts SET arguments_sha256 = :arguments_sha256, payload = :payload, problem = :problem,
+                    decided_why = :why
+WHERE receipt_number = :number;
+
+-- name: stale_decisions
+-- Some decisions after :after whose reason does not begin with :head_text.
+SELECT operation_key || '/' || version AS place, operation_key, version, decided_why FROM decisions
+WHERE place > :after AND substr(decided_why, 1, length(:head_text)) <> :head_text
+ORDER BY place LIMIT :limit;
+
+-- name: reseal_decisions
+-- Write the reason of a decision anew.
+UPDATE decisions SET decided_why = :why
+WHERE operation_key = :operation_key AND version = :version;
+
+-- name: stale_pieces
+-- Some pieces after :after that do not begin with :head.
+SELECT piece_number, digest, packing, data FROM pieces
+WHERE piece_number > :after AND substr(data, 1, length(:head)) <> :head
+ORDER BY piece_number LIMIT :limit;
+
+-- name: reseal_pieces
+-- Write a piece anew, and its name.
+UPDATE pieces SET digest = :digest, data = :data WHERE piece_number = :number;
+
+-- name: forget_keys
+-- Forget the keys in :key_ids, because nothing is sealed with them any more.
+DELETE FROM keys WHERE key_id IN (SELECT value FROM json_each(:key_ids));
+
+-- name: import_run
+-- Write a run that was exported.
+INSERT INTO runs (run_id, function, version, state, generation, cancel_requested, created_at,
+                  started_at, finished_at, input_sha256, input_piece, input_packing, input,
+                  output_piece, output_packing, output, problem, problem_code)
+VALUES (:run_id, :function, :version, :state, :generation, :cancel_requested, :created_at,
+        :started_at, :finished_at, :input_sha256, :input_piece, :input_packing, :input,
+        :output_piece, :output_packing, :output, :problem, :problem_code);
+
+-- name: import_worker
+-- Make a worker known that claimed an exported run, as one that is gone.
+INSERT INTO workers (holder, name, host, pid, lease_seconds, lease_until, gone, started_at)
+VALUES (:holder, :worker, '', :pid, 0, 0, 1, :claimed_at)
+ON CONFLICT (holder) DO NOTHING;
+
+-- name: import_attempt
+-- Write a claim of an exported run.
+INSERT INTO attempts (run_number, generation, holder, claimed_at, ended_at, ending, executed,
+                      replayed)
+SELECT run_number, :generation, :holder, :claimed_at, :ended_at, :ending, :executed, :replayed
+FROM runs WHERE run_id = :run_id;
+
+-- name: import_record
+-- Write a record of an exported run.
+INSERT INTO records (run_number, step_id, sequence, kind, handler_id, input_sha256, input_bytes,
+                     status, attempt, generation, nested, started_at, finished_at, input_piece,
+                     input_packing, input_tail, payload_piece, payload_packing, payload_bytes,
+                     payload)
+SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input_bytes,
+       :status, :attempt, :generation, :nested, :started_at, :finished_at, :input_piece,
+       :input_packing, :input_tail, :payload_piece, :payload_packing, :payload_bytes, :payload
+FROM runs WHERE run_id = :run_id;
+
+-- name: import_timer
+-- Write a delay that an exported run had under way.
+INSERT INTO timers (run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at)
+SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input, :wake_at
+FROM runs WHERE run_id = :run_id;
+
+-- name: import_receipt
+-- Write a receipt of an exported run, unless there is one of its key.
+INSERT INTO receipts (operation_key, run_id, idempotency_key, target, ordinal, support,
+                      arguments_sha256, state, attempt, holder, generation, version, payload,
+                      problem, first_claimed_at, claimed_at, settled_at, settle_seconds,
+                      resend_after, lookups, lookup_at, lookup_holder, exhausted, earlier_unknown,
+                      residual_duplicate_risk, decided_by, decided_why, handler_id)
+VALUES (:operation_key, :run_id, :idempotency_key, :target, :ordinal, :support,
+        :arguments_sha256, :state, :attempt, :holder, :generation, :version, :payload,
+        :problem, :first_claimed_at, :claimed_at, :settled_at, :settle_seconds,
+        :resend_after, :lookups, :lookup_at, :lookup_holder, :exhausted, :earlier_unknown,
+        :residual_duplicate_risk, :decided_by, :decided_why, :handler_id)
+ON CONFLICT (operation_key) DO NOTHING;
+
+-- name: import_decision
+-- Write what a person decided about an effect of an exported run.
+INSERT INTO decisions (operation_key, version, attempt, decision, decided_by, decided_why,
+                       decided_at)
+VALUES (:operation_key, :version, :attempt, :decision, :decided_by, :decided_why, :decided_at)
+ON CONFLICT (operation_key, version) DO NOTHING;

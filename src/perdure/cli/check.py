@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from perdure.app import App
+from perdure.cli.exits import Exit
+from perdure.cli.screen import Screen
+from perdure.cli.sheet import Column, Sheet
+from perdure.cli.target import load_app, naming_the_database
+from perdure.engine.rehearsal import Rehearsed, Verdict
+from perdure.engine.store import RunRow, RunState
+
+_COLUMNS: Final = (
+    Column("run"),
+    Column("function"),
+    Column("verdict"),
+    Column("replayed", number=True, dispensable=1),
+    Column("reason", least=40, below=True),
+)
+_OPEN: Final = (RunState.RUNNING, RunState.PENDING, RunState.NEEDS_ATTENTION)
+_BAD: Final = frozenset({Verdict.DIFFERS, Verdict.UNSERVED})
+
+
+async def check(options: argparse.Namespace, screen: Screen) -> Exit:
+    """Compare stored journals with the code of an App, without performing anything."""
+    screen.need_tables()
+    app = load_app(options.target)
+    with naming_the_database(app):
+        async with app.connect(create=False):
+            found = [
+                await app.rehearse(row.run_id)
+                for row in await _chosen(app, options)
+                if row.tombstone is None
+            ]
+    _report(found, screen, everything=options.all)
+    return Exit.NOT_WELL if any(one.verdict in _BAD for one in found) else Exit.OK
+
+
+async def _chosen(app: App, options: argparse.Namespace) -> list[RunRow]:
+    """Return the runs that were named, or else all that may go on and the newest of the others."""
+    if options.run:
+        return [await app.find(run_id) for run_id in options.run]
+    rows = {
+        row.run_id: row
+        for state in _OPEN
+        for row in await app.list(state=state, limit=options.limit)
+    }
+    for row in await app.list(limit=options.limit):
+        rows.setdefault(row.run_id, row)
+    return [*rows.values()]
+
+
+def _report(found: list[Rehearsed], screen: Screen, *, everything: bool) -> None:
+    if screen.as_json:
+        screen.document({"runs": [msgspec.to_builtins(one) for one in found]})
+        return
+    shown = [one for one in found if everything or one.verdict in _BAD]
+    if shown:
+        screen.show(Sheet("", _COLUMNS, map(_cells, shown)))
+    counts = Counter(one.verdict for one in found)
+    said = ", ".join(f"{counts[verdict]} {_WORDS[verdict]}" for verdict in Verdict)
+    screen.line(f"{len(found)} runs: {said}")
+
+
+def _cells(one: Rehearsed) -> tuple[str, ...]:
+    function = f"{one.function}@{one.version}"
+    replayed = f"{one.replayed} of {one.recorded}"
+    return one.run_id, function, one.verdict.value, replayed, one.reason
+
+
+_WORDS: Final = {
+    Verdict.MATCHES: "match",
+    Verdict.GOES_ON: "match and would go on",
+    Verdict.DIFFERS: "differ",
+    Verdict.UNSERVED: "are not served",
+}

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from perdure.app import App
+from perdure.cli.exits import Exit
+from perdure.cli.screen import Screen
+from perdure.cli.target import KEY_FILE_VARIABLE, naming_the_database, store_of
+from perdure.engine.reencryption import CLASSES, reencrypt
+from perdure.errors import CommandError
+
+_TOLD: Final = 10
+
+
+class _Work(msgspec.Struct):
+    """What was encrypted anew, what is left, and why."""
+
+    done: Mapping[str, int]
+    left: Mapping[str, int]
+    unreadable: list[str]
+    clean: bool
+
+
+def add_reencrypt(commands: Any, add: Callable[..., Any]) -> None:
+    """Add the command and its options to the command line."""
+    command = add(
+        commands,
+        "reencrypt",
+        "encrypt all that a database holds with the current key, also what is not encrypted yet",
+        store=True,
+    )
+    command.add_argument("--dry-run", action="store_true", help="only count what it would encrypt")
+    command.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="then write the whole database anew, so that no fragment of what was there before is"
+        " left; others wait meanwhile",
+    )
+
+
+async def reencrypt_all(options: argparse.Namespace, screen: Screen) -> Exit:
+    """Encrypt all that a database holds with the current key."""
+    screen.need_tables()
+    app = store_of(options)
+    keyring = app.encryption
+    if keyring is None:
+        raise CommandError(
+            f"with which key? Pass --key-file FILE or set {KEY_FILE_VARIABLE}; `perdure key new"
+            " --key-file FILE` makes one"
+        )
+    app.encryption = keyring.accepting_plaintext()
+    with naming_the_database(app):
+        async with app.connect(create=False):
+            stale = await app.store.count_stale()
+            if options.dry_run:
+                work = _Work({}, stale, [], clean=False)
+            else:
+                work = await _encrypt(app, stale, screen, rewrite=options.rewrite)
+    return _say(work, keyring.current, options, screen)
+
+
+async def _encrypt(app: App, stale: Mapping[str, int], screen: Screen, *, rewrite: bool) -> _Work:
+    done: Counter[str] = Counter()
+    unreadable: list[str] = []
+    with screen.progress("encrypting", sum(stale.values())) as advance:
+        async for some in reencrypt(app.store):
+            done[some.name] += some.count
+            unreadable += some.unreadable
+            advance(some.count)
+    left = await app.store.count_stale()
+    clean = await app.store.end_resealing(whole=not any(left.values()), rewrite=rewrite)
+    return _Work(done, left, unreadable, clean)
+
+
+def _say(work: _Work, key_id: str, options: argparse.Namespace, screen: Screen) -> Exit:
+    left = sum(work.left.values())
+    screen.document(
+        {
+            "dry_run": options.dry_run,
+            "key_id": key_id,
+            "encrypted": {name: work.done.get(name, 0) for name in CLASSES},
+            "left": work.left,
+            "unreadable": work.unreadable,
+            "clean": work.clean,
+        }
+    )
+    if options.dry_run:
+        screen.line(f"would encrypt {_counts(work.left)} with {key_id}")
+        return Exit.OK
+    screen.line(f"encrypted {_counts(work.done)} with {key_id}")
+    for message in work.unreadable[:_TOLD]:
+        screen.line(message)
+    if left:
+        screen.line(
+            f"{_counts(work.left)} are left: what cannot be read stays as it is, and what was"
+            " written meanwhile without this key takes another `perdure reencrypt`, once every"
+            " process has it as its current one"
+        )
+        return Exit.NOT_WELL
+    screen.line("everything is encrypted with it, and no other key is needed")
+    if not work.clean:
+        screen.line(
+            "fragments of what was there before may stand where the database is not in use:"
+            " `perdure reencrypt --rewrite` writes it anew, while others wait"
+        )
+    return Exit.OK
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts.get(name, 0)} {name}" for name in CLASSES)

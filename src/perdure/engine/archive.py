@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from perdure.effects.identity import OperationIdentity
+from perdure.effects.receipt import Receipt, ReceiptState
+from perdure.effects.store import DecisionRow
+from perdure.engine.store import (
+    AttemptRow,
+    OperationRow,
+    RunProblem,
+    RunRow,
+    RunState,
+    RunStore,
+)
+from perdure.errors import (
+    InvalidRecord,
+    JournalError,
+    RunConflict,
+    RunErased,
+    UnknownRun,
+    UnsupportedRecordVersion,
+)
+from perdure.ids import check_identifier
+from perdure.journal.invocation import Invocation, OperationKind
+from perdure.journal.record import Outcome, Record
+from perdure.journal.store import TimerRow, pack_outcome, unpack_outcome
+
+VERSION: Final = 1
+"""The version of the archive format that this release writes; it reads no newer one."""
+
+IMPORTED: Final = "Imported"
+"""The problem of an imported run that waited for a worker where it came from."""
+
+_WORTH_SHARING_BYTES: Final = 64
+_MANY: Final = 1_000_000
+_DAMAGED: Final = "the exported run is damaged"
+
+
+class ArchivedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One recorded operation whole: its exact input, and its outcome as `unpack_outcome` reads.
+
+    In a file, `beginning` is an earlier record and how many bytes its input begins alike; they are
+    left out of `input`, so that a conversation does not stand in it once for each request.
+    """
+
+    operation: OperationRow
+    nested: bool
+    input: bytes
+    payload: bytes
+    beginning: tuple[int, int] | None = None
+
+    def invocation(self, run_id: str) -> Invocation:
+        """Return what was asked."""
+        row = self.operation
+        kind = OperationKind(row.kind)
+        return Invocation(run_id, row.step_id, row.sequence, kind, row.handler_id, self.input)
+
+    def outcome(self) -> Outcome:
+        """Return what came of it."""
+        return unpack_outcome(self.operation.status, self.payload)
+
+
+class RunArchive(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a store holds of one run; records, receipts and decisions as they were written."""
+
+    run: RunRow
+    input: bytes
+    attempts: Sequence[AttemptRow]
+    records: Sequence[ArchivedRecord]
+    timers: Sequence[TimerRow]
+    receipts: Sequence[Receipt]
+    decisions: Sequence[DecisionRow]
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """An archive in a file: `sha256` is of the exact bytes of `content`, in hex."""
+
+    perdure_run: int
+    sha256: str
+    content: msgspec.Raw
+
+
+class ArchiveStore(RunStore, Protocol):
+    """The port through which a store takes in an archived run."""
+
+    async def import_run(self, archive: RunArchive) -> bool:
+        """Write all that an archive holds, in one transaction, unless there is a run of its id.
+
+        Returns whether there was none.
+        Durable when it returns: the run, fsynced.
+        If it raises: `RunConflict` for a receipt that is there already as another one, or was
+        erased, or a `StorageError`, and nothing was written.
+        """
+        ...
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_documents: Final = msgspec.json.Decoder(_Document)
+_archives: Final = msgspec.json.Decoder(RunArchive)
+
+
+async def export_run(store: RunStore, run_id: str) -> RunArchive:
+    """Return all that a store holds of a run; nothing in it is encrypted.
+
+    Raises `UnknownRun`, `RunErased`, or `RunConflict` while a worker executes it.
+    """
+    run = await store.read_run(run_id)
+    if run is None:
+        raise UnknownRun(f"there is no run {run_id!r} in this store")
+    if run.tombstone is not None:
+        raise RunErased(run_id, by=run.tombstone.by, why=run.tombstone.why)
+    if run.state is RunState.RUNNING:
+        raise RunConflict(f"run {run_id} is being executed: export it when it has stopped")
+    journal = await store.read_journal(run_id)
+    receipts = await _receipts_of(store, run_id)
+    archive = RunArchive(
+        run=run,
+        input=await store.read_run_input(run_id),
+        attempts=[*await store.list_attempts(run_id)],
+        records=await _records_of(
+            store, run_id, {(row.step_id, row.sequence) for row in journal.rows if row.nested}
+        ),
+        timers=sorted(journal.timers, key=lambda timer: (timer.step_id, timer.sequence)),
+        receipts=receipts,
+        decisions=[
+            decision
+            for receipt in receipts
+            for decision in await store.list_decisions(receipt.operation_key)
+        ],
+    )
+    # All of this is read in many steps, and is one state only if nothing was written meanwhile.
+    if await store.read_run(run_id) != run or await _receipts_of(store, run_id) != receipts:
+        raise RunConflict(f"run {run_id} was changed while it was read: export it again")
+    return archive
+
+
+async def take_in(store: ArchiveStore, archive: RunArchive) -> bool:
+    """Write an archived run, as `arriving` has it; False where that very run is there already.
+
+    Durable when it returns: the run, fsynced.
+    If it raises: `RunConflict` for a run of its id that holds something else, or for a receipt that
+    is there as another one or was erased, `RunErased`, or a `StorageError`; nothing was written.
+    """
+    coming = arriving(archive)
+    if await store.import_run(coming):
+        return True
+    run_id = archive.run.run_id
+    row = await store.read_run(run_id)
+    if row is not None and row.state is not RunState.RUNNING:
+        there = _content(await export_run(store, run_id))
+        if there in {_content(archive), _content(coming)}:
+            return False
+    raise RunConflict(
+        f"there is a run {run_id} here that holds something else than the exported one; nothing was"
+        " written. Look at it with `perdure show`"
+    )
+
+
+def arriving(archive: RunArchive) -> RunArchive:
+    """Return an archived run as it is imported.
+
+    One that waits for a worker waits for a person instead, because it may go on where it came from.
+    What was in flight there is ambiguous.
+    """
+    run = archive.run
+    if run.state is RunState.PENDING:
+        problem = RunProblem(
+            IMPORTED,
+            IMPORTED,
+            "it waited for a worker in the store that it was exported from, and may go on there:"
+            " cancel it there before it is resumed here",
+        )
+        run = msgspec.structs.replace(run, state=RunState.NEEDS_ATTENTION, problem=problem)
+    return msgspec.structs.replace(archive, run=run, receipts=[*map(_doubted, archive.receipts)])
+
+
+def encode_archive(archive: RunArchive) -> bytes:
+    """Return an archive as one JSON document in one line; bytes in it are in base64."""
+    content = _encode(msgspec.structs.replace(archive, records=[*_shortened(archive.records)]))
+    digest = hashlib.sha256(content).hexdigest()
+    return _encode(_Document(VERSION, digest, msgspec.Raw(content))) + b"\n"
+
+
+def decode_archive(data: bytes) -> RunArchive:
+    """Return the archive that a document holds.
+
+    Raises `UnsupportedRecordVersion` for one of a newer release, and `InvalidRecord` for one that
+    is malformed, was changed, or holds what no store would have written.
+    """
+    try:
+        document = _documents.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRecord(f"this is no exported run: {error}") from error
+    if document.perdure_run != VERSION:
+        raise UnsupportedRecordVersion(
+            f"the exported run has version {document.perdure_run} and this release reads version"
+            f" {VERSION}: upgrade perdure where it is imported"
+        )
+    if hashlib.sha256(document.content).hexdigest() != document.sha256:
+        raise InvalidRecord(
+            f"{_DAMAGED}: its content does not have the digest that it names; export it again"
+        )
+    try:
+        archive = _archives.decode(document.content)
+        archive = msgspec.structs.replace(archive, records=_whole(archive.records))
+        _check_run(archive)
+        _check_records(archive)
+        _check_receipts(archive)
+    except (msgspec.MsgspecError, ValueError, RecursionError, JournalError) as error:
+        raise InvalidRecord(f"{_DAMAGED}: {error}") from error
+    return archive
+
+
+def _shortened(records: Sequence[ArchivedRecord]) -> Iterator[ArchivedRecord]:
+    """Yield records without the beginnings that an earlier one of the same handler has."""
+    newest: dict[str, int] = {}
+    for number, record in enumerate(records):
+        like = newest.get(record.operation.handler_id)
+        newest[record.operation.handler_id] = number
+        alike = 0 if like is None else _alike(records[like].input, record.input)
+        if like is None or alike < _WORTH_SHARING_BYTES:
+            yield record
+        else:
+            rest = record.input[alike:]
+            yield msgspec.structs.replace(record, input=rest, beginning=(like, alike))
+
+
+def _whole(records: Sequence[ArchivedRecord]) -> list[ArchivedRecord]:
+    whole: list[ArchivedRecord] = []
+    for record in records:
+        if record.beginning is not None:
+            like, alike = record.beginning
+            if not (0 <= like < len(whole) and 0 < alike <= len(whole[like].input)):
+                raise InvalidRecord(f"record {len(whole)} begins like none before it")
+            document = whole[like].input[:alike] + record.input
+            record = msgspec.structs.replace(record, input=document, beginning=None)  # noqa: PLW2901
+        whole.append(record)
+    return whole
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """Return how many bytes two documents have in common at their beginnings."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+async def _records_of(
+    store: RunStore, run_id: str, nested: set[tuple[str, int]]
+) -> list[ArchivedRecord]:
+    records: list[ArchivedRecord] = []
+    for operation in await store.list_operations(run_id):
+        key = (operation.step_id, operation.sequence)
+        document = await store.read_input(run_id, *key)
+        payload = await store.read_payload(run_id, *key)
+        records.append(ArchivedRecord(operation, key in nested, document, payload))
+    return records
+
+
+async def _receipts_of(store: RunStore, run_id: str) -> list[Receipt]:
+    """Return the receipts of a run, the oldest first."""
+    newest = await store.list_receipts(ambiguous_only=False, limit=_MANY, run_id=run_id)
+    return [*reversed(newest)]
+
+
+def _content(archive: RunArchive) -> bytes:
+    """Return what makes an archive the same: not the names of workers, which are forgotten."""
+    attempts = [msgspec.structs.replace(attempt, worker="", pid=0) for attempt in archive.attempts]
+    return _encode(msgspec.structs.replace(archive, attempts=attempts))
+
+
+def _doubted(receipt: Receipt) -> Receipt:
+    if receipt.state is not ReceiptState.IN_FLIGHT:
+        return receipt
+    return msgspec.structs.replace(
+        receipt,
+        state=ReceiptState.AMBIGUOUS,
+        version=receipt.version + 1,
+        problem="it was in flight when its run was exported",
+        settled_at=receipt.claimed_at,
+        lookup_at=receipt.claimed_at,
+    )
+
+
+def _check_run(archive: RunArchive) -> None:
+    run = archive.run
+    check_identifier(run.run_id, "run id")
+    if run.state is RunState.RUNNING or run.holder is not None or run.tombstone is not None:
+        raise InvalidRecord("nobody exports a run that is being executed or was erased")
+    _check_digest(archive.input, run.input_sha256, "its input")
+
+
+def _check_records(archive: RunArchive) -> None:
+    seen: set[tuple[str, int]] = set()
+    for record in archive.records:
+        row = record.operation
+        place = f"{row.step_id}/{row.sequence}"
+        invocation, outcome = record.invocation(archive.run.run_id), record.outcome()
+        Record(invocation, outcome).validate()
+        _check_digest(record.input, row.input_sha256, f"the input of {place}")
+        if (row.step_id, row.sequence) in seen or pack_outcome(outcome)[0] != row.status:
+            raise InvalidRecord(f"the record of {place}")
+        seen.add((row.step_id, row.sequence))
+    for timer in archive.timers:
+        _check_digest(timer.input_json, timer.input_sha256, f"the delay {timer.step_id}")
+        invocation_of_delay(archive.run.run_id, timer).validate()
+
+
+def invocation_of_delay(run_id: str, timer: TimerRow) -> Invocation:
+    """Return what a delay was asked."""
+    kind = OperationKind(timer.kind)
+    return Invocation(
+        run_id, timer.step_id, timer.sequence, kind, timer.handler_id, timer.input_json
+    )
+
+
+def _check_receipts(archive: RunArchive) -> None:
+    keys: set[str] = set()
+    for receipt in archive.receipts:
+        key = receipt.operation_key
+        named = (receipt.run_id, receipt.idempotency_key, receipt.target, receipt.ordinal)
+        if key in keys or receipt.run_id != archive.run.run_id:
+            raise InvalidRecord(f"the receipt {key} stands twice, or is of another run")
+        if OperationIdentity(*named).operation_key != key:
+            raise InvalidRecord(f"the receipt {key} is of an effect with another key")
+        keys.add(key)
+    for decision in archive.decisions:
+        if decision.operation_key not in keys:
+            raise InvalidRecord(f"a decision is about {decision.operation_key}, which is not in it")
+
+
+def _check_digest(document: bytes, digest: bytes, what: str) -> None:
+    if hashlib.sha256(document).digest() != digest:
+        raise InvalidRecord(f"{what} does not have its digest")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from perdure.asked import Asked
+from perdure.declaration import EffectDeclaration
+from perdure.engine.execution import Execution
+from perdure.engine.registry import Registry
+from perdure.engine.store import ClaimedRun, RunEnd, RunRow, RunState, RunStore
+from perdure.errors import (
+    PerdureError,
+    ReplayMismatch,
+    RunStopped,
+    UnaskedOperation,
+    UnknownFunction,
+)
+from perdure.fence import Fence
+from perdure.ids import stable_key
+from perdure.journal.store import TimerRow
+from perdure.observe import Observer
+from perdure.perform import Performed, Performer
+from perdure.ports import Handler, Ports
+from perdure.retry import RetryPolicy
+
+_DISAGREEMENTS = frozenset({ReplayMismatch.__name__, UnaskedOperation.__name__})
+
+
+class Verdict(enum.StrEnum):
+    """What a rehearsal of a run found."""
+
+    MATCHES = "matches"
+    """The code asks for what the journal holds, and comes to the same end."""
+
+    GOES_ON = "goes_on"
+    """The code asks for what the journal holds, and then for more, as the run would do next."""
+
+    DIFFERS = "differs"
+    """The code asks for something else, or comes to another end: the run would be parked."""
+
+    UNSERVED = "unserved"
+    """No function of the run's name and version is registered."""
+
+
+class Rehearsed(msgspec.Struct, frozen=True):
+    """What a rehearsal found, in how many of the recorded operations, and why."""
+
+    run_id: str
+    function: str
+    version: int
+    verdict: Verdict
+    replayed: int
+    recorded: int
+    reason: str = ""
+
+
+class _Everybody:
+    """Owns every run: nothing is written, so nobody can be overtaken."""
+
+    def check(self, run_id: str) -> None:
+        """Confirm."""
+        del run_id
+
+
+class _Replayer(Performer):
+    """Answers operations from the journal, and stops where there is nothing left to answer."""
+
+    frontier: str | None = None
+
+    async def _execute(
+        self,
+        asked: Asked,
+        handler: Handler,
+        retry: RetryPolicy | None,
+        effect: EffectDeclaration | None,
+    ) -> Performed:
+        del handler, retry, effect
+        raise self._stop(asked)
+
+    async def _begin_timer(self, asked: Asked, wake_at: float) -> TimerRow:
+        del wake_at
+        raise self._stop(asked)
+
+    async def _wait(self, asked: Asked, wake_at: float) -> None:
+        del wake_at
+        raise self._stop(asked)
+
+    async def unfinished(self) -> PerdureError | None:
+        """Return an error that names what was recorded and not asked for, or None."""
+        places = self._replay.unasked()
+        keys = [stable_key(self.fence.run_id, *place) for place in sorted(places)]
+        return UnaskedOperation(self.fence.run_id, keys) if keys else None
+
+    def _stop(self, asked: Asked) -> RunStopped:
+        if self.frontier is None:
+            self.frontier = asked.invocation.stable_key
+        return RunStopped(self.fence.run_id)
+
+
+async def rehearse(store: RunStore, registry: Registry, ports: Ports, row: RunRow) -> Rehearsed:
+    """Call a run's function with what the run recorded, and say whether code and journal agree.
+
+    No operation is performed and nothing is written: where the journal has no answer, the code is
+    stopped. What a run function does past its context, it does here as well.
+    """
+    journal = await store.read_journal(row.run_id)
+    recorded = len(journal.rows)
+    try:
+        function = registry.find(row.function, row.version)
+    except UnknownFunction as error:
+        return _found(row, Verdict.UNSERVED, 0, recorded, str(error))
+    claim = ClaimedRun(
+        Fence(row.run_id, row.holder or "rehearsal", row.generation + 1),
+        row.function,
+        row.version,
+        await store.read_run_input(row.run_id),
+        row.started_at or row.created_at,
+        recovered=True,
+    )
+    # Nobody counts what is only rehearsed.
+    quiet = msgspec.structs.replace(ports, observer=Observer())
+    performer = _Replayer(claim.fence, journal, quiet, _Everybody())
+    execution = Execution(claim, function)
+    end = await execution.run(performer)
+    verdict, reason = _judge(row, end, performer)
+    return _found(row, verdict, performer.replayed, recorded, reason)
+
+
+def _judge(row: RunRow, end: RunEnd | None, performer: _Replayer) -> tuple[Verdict, str]:
+    problem = None if end is None else end.problem
+    if problem is not None and problem.code in _DISAGREEMENTS:
+        return Verdict.DIFFERS, problem.message
+    if performer.frontier is not None:
+        if row.state is not RunState.COMPLETED:
+            return Verdict.GOES_ON, f"up to {performer.frontier}"
+        return Verdict.DIFFERS, f"it asks for {performer.frontier}, which the completed run did not"
+    if end is None or not row.state.ended:
+        return Verdict.GOES_ON, "to its end"
+    if end.state is not row.state:
+        said = f": {problem.message}" if problem is not None else ""
+        return Verdict.DIFFERS, f"it is {end.state.value} and was {row.state.value}{said}"
+    same = end.output_json == row.output_json
+    return (Verdict.MATCHES, "") if same else (Verdict.DIFFERS, "it returns another result")
+
+
+def _found(row: RunRow, verdict: Verdict, replayed: int, recorded: int, reason: str) -> Rehearsed:
+    return Rehearsed(row.run_id, row.function, row.version, verdict, replayed, recorded, reason)

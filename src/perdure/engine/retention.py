@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from perdure.errors import InvalidOptions
+
+_DAY_SECONDS = 86_400
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a store keeps what is over, in days; None for ever, 0 not at all.
+
+    `runs_days` counts from the end of a run, and takes with it all that it was given, recorded and
+    came to. Its receipts stay for `receipts_days` after they were settled: for as long as an effect
+    has one, it is not sent again. `tombstones_days` counts from an erasure; what has a tombstone is
+    refused, and without one it is as if it had never been. `audit_days` is about the audit table.
+    Whatever is not over, or what nobody knows the end of, stays.
+    """
+
+    runs_days: float | None = 30.0
+    receipts_days: float | None = 90.0
+    tombstones_days: float | None = None
+    audit_days: float | None = 365.0
+    workers_days: float | None = 7.0
+
+    def __post_init__(self) -> None:
+        """Check the days; raises `InvalidOptions`."""
+        for name in self.__struct_fields__:
+            days = getattr(self, name)
+            if days is not None and not days >= 0:
+                raise InvalidOptions(f"{name} is 0 or more days, or None for ever, not {days!r}")
+
+    def at(self, now: float) -> Expiry:
+        """Return the instants before which things have expired."""
+
+        def before(days: float | None) -> float | None:
+            return None if days is None else now - days * _DAY_SECONDS
+
+        return Expiry(
+            before(self.runs_days),
+            before(self.receipts_days),
+            before(self.tombstones_days),
+            before(self.audit_days),
+            before(self.workers_days),
+        )
+
+
+class Expiry(msgspec.Struct, frozen=True):
+    """What has expired: whatever was over before an instant, in wall seconds UTC; None nothing."""
+
+    runs: float | None
+    receipts: float | None
+    tombstones: float | None
+    audit: float | None
+    workers: float | None
+
+
+class Expiring(Protocol):
+    """The port through which a store lets go of what has expired."""
+
+    async def count_expired(self, expiry: Expiry) -> Mapping[str, int]:
+        """Return how much of each class has expired: runs, receipts, tombstones, audit, workers."""
+        ...
+
+    async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
+        """Delete some of what has expired, in one transaction of bounded size.
+
+        Returns how much of each class is gone and, as `parts`, how many rows of what is not gone
+        as a whole yet. Nothing is left when all are 0. A run is first made an erased one, so that
+        nobody goes on with what is left of it.
+        Durable when it returns: the deletions, fsynced.
+        """
+        ...
+
+
+async def collect(store: Expiring, expiry: Expiry) -> AsyncGenerator[Mapping[str, int]]:
+    """Delete what has expired, transaction by transaction; yield what each has deleted."""
+    while any((some := await store.collect_some(expiry)).values()):
+        yield some

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.engine.store import ClaimedRun, RunProblem, RunStore
+from perdure.errors import KeyUnavailable, StorageCorrupt
+from perdure.journal.failures import failure_of
+from perdure.journal.store import Journal
+
+_MOST_LOST: Final = 10
+
+
+async def read_journal(store: RunStore, claim: ClaimedRun) -> tuple[Journal, RunProblem | None]:
+    """Return what a run has recorded, and why it cannot be executed, or None.
+
+    What cannot be read, because it was damaged or its key is not there, is nothing that trying
+    again would mend: a person has to look.
+    """
+    try:
+        if claim.unreadable is not None:
+            raise claim.unreadable
+        journal = Journal()
+        if claim.fence.generation > 1:
+            journal = await store.read_journal(claim.fence.run_id)
+    except (KeyUnavailable, StorageCorrupt) as error:
+        failure = failure_of(error)
+        return Journal(), RunProblem(failure.error_name, failure.type_name, failure.message)
+    return journal, await stalled(store, claim, journal)
+
+
+async def stalled(store: RunStore, claim: ClaimedRun, journal: Journal) -> RunProblem | None:
+    """Return why a run is not executed once more, or None.
+
+    Its last ten executions were lost, each with its worker, and recorded nothing: what it does may
+    be what ends them, and goes on to, until a person has looked. One that waits for a time is
+    none: it may be lost however often before that has come.
+    """
+    fence = claim.fence
+    if fence.generation <= _MOST_LOST or journal.timers:
+        return None
+    attempts = await store.list_attempts(fence.run_id)
+    earlier = [attempt for attempt in attempts if attempt.generation < fence.generation]
+    last = earlier[-_MOST_LOST:]
+    if any(attempt.ending != "lost" for attempt in last):
+        return None
+    operations = await store.list_operations(fence.run_id)
+    if any(operation.generation >= last[0].generation for operation in operations):
+        return None
+    return RunProblem(
+        "WorkersLost",
+        "WorkersLost",
+        f"the last {_MOST_LOST} workers that executed it died or fell silent, and it recorded"
+        " nothing in the meantime: it may be what ends them, for instance by the memory that it"
+        f" takes. Mend that and resume it: perdure resume {fence.run_id}",
+    )

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Final
+
+_PATIENCE_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 0.005
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Raise `AssertionError` unless two values are equal; `what` says of what they are."""
+    if found != wanted:
+        raise AssertionError(f"{what}: expected {wanted!r}, found {found!r}")
+
+
+def ensure(holds: object, what: str) -> None:
+    """Raise `AssertionError` unless something holds; `what` says what that is."""
+    if not holds:
+        raise AssertionError(f"{what}: it does not hold")
+
+
+@contextmanager
+def refusal(kind: type[BaseException], what: str) -> Generator[None]:
+    """Raise `AssertionError` unless the block raises an exception of a kind."""
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"{what}: expected {kind.__name__}, and nothing was raised")
+
+
+async def soon(told: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Return as soon as something holds; raise `AssertionError` when it takes too long."""
+    ends = time.monotonic() + _PATIENCE_SECONDS
+    while not await told():
+        if time.monotonic() > ends:
+            raise AssertionError(f"{what}: not within {_PATIENCE_SECONDS:.0f} seconds")
+        await asyncio.sleep(_LOOK_SECONDS)

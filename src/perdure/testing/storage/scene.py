@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Self, TypeAlias
+
+import msgspec
+
+from perdure.effects.identity import OperationIdentity
+from perdure.effects.receipt import Move, Receipt, ReceiptState
+from perdure.effects.store import EffectClaim, Owner, Settlement
+from perdure.effects.support import SideEffectSupport
+from perdure.engine.store import NewRun, RunRow, RunState, RunStore
+from perdure.fence import Fence
+from perdure.journal.digest import Digester
+from perdure.journal.invocation import Invocation, OperationKind
+from perdure.journal.record import Outcome, Success
+from perdure.journal.store import NewRecord
+from perdure.testing.storage.expecting import expect
+
+OpenStore: TypeAlias = Callable[[], Awaitable[RunStore]]
+"""Opens one more store on the place of a check."""
+
+SERVED: Final = (("work", 1),)
+IDENTITY: Final = OperationIdentity("invoice-17", "charge", "bank")
+_LEASE_SECONDS: Final = 3600.0
+_MOVES: Final = {
+    ReceiptState.COMPLETED: Move.COMPLETE,
+    ReceiptState.FAILED: Move.REFUSE,
+    ReceiptState.AMBIGUOUS: Move.DOUBT,
+}
+
+
+class Scene:
+    """The stores of one check; the end closes them."""
+
+    def __init__(self, open_store: OpenStore) -> None:
+        self._open = open_store
+        self._stores: list[RunStore] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for store in reversed(self._stores):
+            await store.close()
+
+    async def store(self) -> RunStore:
+        """Open one more store."""
+        store = await self._open()
+        self._stores.append(store)
+        return store
+
+    async def process(self, lease_seconds: float = _LEASE_SECONDS) -> Process:
+        """Open one more store, with a worker whose lease nobody renews."""
+        store = await self.store()
+        return Process(store, await store.register_worker("worker", lease_seconds))
+
+
+class Process:
+    """A store and a worker of it, which owns runs and makes attempts."""
+
+    def __init__(self, store: RunStore, holder: str) -> None:
+        self.store = store
+        self.holder = holder
+
+    # --- runs ---
+
+    async def start(self, run_id: str = "run-1", input_json: bytes = b"null") -> Fence:
+        """Start a run and own it."""
+        started = await self.store.start_run(new_run(run_id, input_json), self.holder)
+        if started.claimed is None:
+            raise AssertionError(f"a run that is started with a standing worker: {started}")
+        return started.claimed.fence
+
+    async def claim(self, limit: int = 100, *served: tuple[str, int]) -> list[str]:
+        """Claim runs that wait, and return their ids."""
+        claims = await self.store.claim_runs(self.holder, served or SERVED, limit)
+        return [claim.fence.run_id for claim in claims]
+
+    async def run(self, run_id: str = "run-1") -> RunRow:
+        """Return a run that is there."""
+        row = await self.store.read_run(run_id)
+        if row is None:
+            raise AssertionError(f"run {run_id} is there: found none")
+        return row
+
+    async def state(self, run_id: str = "run-1") -> RunState:
+        """Return where a run stands."""
+        return (await self.run(run_id)).state
+
+    async def append(self, fence: Fence, step_id: str, sequence: int, **what: Any) -> None:
+        """Record an operation, as `record` makes it."""
+        await self.store.append_record(fence, record(fence, step_id, sequence, **what))
+
+    # --- effects ---
+
+    @property
+    def owner(self) -> Owner:
+        """The worker as the owner of attempts outside of runs."""
+        return Owner(self.holder)
+
+    def effect(self, **changes: Any) -> EffectClaim:
+        """Return an attempt that is about to begin."""
+        identity = changes.get("identity", IDENTITY)
+        fields: dict[str, Any] = {
+            "operation_key": identity.operation_key,
+            "identity": identity,
+            "support": SideEffectSupport.AT_LEAST_ONCE,
+            "arguments_sha256": b"5",
+            "owner": self.owner,
+            "settle_seconds": 5.0,
+            "resend_after": None,
+            **changes,
+        }
+        return EffectClaim(**fields)
+
+    async def attempted(
+        self, state: ReceiptState = ReceiptState.IN_FLIGHT, **changes: Any
+    ) -> Receipt:
+        """Make the first attempt of an effect and leave its receipt in a state."""
+        receipt, mine = await self.store.claim_effect(self.effect(**changes))
+        expect((mine, receipt.state, receipt.attempt), (True, "in_flight", 1), "a first claim")
+        if state in _MOVES:
+            receipt, landed = await self.store.settle_effect(settlement(receipt, _MOVES[state]))
+            expect((landed, receipt.state), (True, state), "the end of a first attempt")
+        return receipt
+
+
+def new_run(run_id: str, input_json: bytes = b"null", version: int = 1) -> NewRun:
+    """Return a run of the function `work` to be written."""
+    return NewRun(run_id, "work", version, input_json, 5.0)
+
+
+def record(
+    fence: Fence,
+    step_id: str,
+    sequence: int,
+    *,
+    document: bytes = b"1",
+    cuts: tuple[int, ...] = (),
+    outcome: Outcome = Success(b"1"),  # noqa: B008 - frozen
+    kind: OperationKind = OperationKind.MODEL_REQUEST,
+    attempt: int = 1,
+    nested: bool = False,
+) -> NewRecord:
+    """Return a record to be written."""
+    invocation = Invocation(fence.run_id, step_id, sequence, kind, "handler", document)
+    digests = Digester().digest(step_id, document, cuts)
+    return NewRecord(
+        invocation, digests.whole, outcome, attempt, 10.0, 11.5, nested, cuts, digests.newest
+    )
+
+
+def delay(fence: Fence, sequence: int = 1, document: bytes = b"{}") -> tuple[Invocation, bytes]:
+    """Return a delay and the digest of its input."""
+    kind = OperationKind.RETRY_DELAY
+    invocation = Invocation(fence.run_id, "sleep", sequence, kind, "perdure.sleep", document)
+    return invocation, hashlib.sha256(document).digest()
+
+
+def settlement(receipt: Receipt, move: Move, **changes: Any) -> Settlement:
+    """Return a move of the last attempt of a receipt."""
+    made = Settlement(
+        operation_key=receipt.operation_key,
+        attempt=receipt.attempt,
+        generation=receipt.generation,
+        move=move,
+        payload=b"1" if move is Move.COMPLETE else None,
+    )
+    return msgspec.structs.replace(made, **changes)

@@ -1,0 +1,44 @@
+"""How much of all that could go wrong a test tries: a sample of every kind, or all of it in CI.
+
+`PERDURE_TEST_FULL=1` asks for all, and `PERDURE_TEST_<NAME>` for another number of one thing.
+Whatever is left to chance follows from `PERDURE_TEST_SEED`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+FULL = os.environ.get("PERDURE_TEST_FULL") == "1"
+SEED = int(os.environ.get("PERDURE_TEST_SEED", "11"))
+
+Crash = tuple[str, int]
+
+
+def amount(name: str, *, usual: int, full: int) -> int:
+    """Return how many of something to take."""
+    return int(os.environ.get(f"PERDURE_TEST_{name}", full if FULL else usual))
+
+
+def sample(cases: Sequence[T], kind: Callable[[T], Hashable]) -> list[T]:
+    """Return one case of each kind, or every case where there is time."""
+    if FULL:
+        return [*cases]
+    kinds: dict[Hashable, list[T]] = defaultdict(list)
+    for case in cases:
+        kinds[kind(case)].append(case)
+    chance = random.Random(SEED)
+    return [chance.choice(of_a_kind) for of_a_kind in kinds.values()]
+
+
+def moment_of(crash: Crash) -> str:
+    """Return what happens at a point, `commit.done record`, wherever in a run that is."""
+    named = re.match(r"\S+( [a-z_.]+(?= |$))?", crash[0])
+    assert named is not None
+    return named[0]

@@ -1,0 +1,33 @@
+"""Every promise of the storage ports, kept by every driver when it encrypts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.clock import SystemClock
+from perdure.encryption import Keyring
+from perdure.engine.store import RunStore
+from perdure.observe import Observer
+from perdure.ports import no_probe
+from perdure.testing.storage import Check, checks
+from perdure.urls import location_of
+from tests.harness import run
+from tests.storages import url_of
+
+VAULT = Keyring(current="k", keys={"k": bytes(32)}).vault()
+
+
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.name)
+def test_a_driver_that_encrypts_keeps_what_its_ports_promise(
+    storage: str, tmp_path: Path, check: Check
+) -> None:
+    place = location_of(url_of(tmp_path))
+
+    async def open_store() -> RunStore:
+        return await place.open(
+            SystemClock(), Observer(), 20.0, no_probe, create=True, vault=VAULT
+        )
+
+    run(check(open_store))

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import App, Context, operation
+from perdure.cli import main
+from perdure.engine.rehearsal import Rehearsed, Verdict
+from perdure.errors import RunFailed
+from tests.harness import run
+
+Body = Callable[[Context], Awaitable[Any]]
+calls: list[str] = []
+
+
+@operation(read_only=True)
+async def price(of: str) -> int:
+    calls.append(of)
+    return len(of)
+
+
+async def pay(amount: int) -> str:
+    calls.append(f"pay {amount}")
+    return "paid"
+
+
+async def fail() -> None:
+    raise ValueError("no luck")
+
+
+async def two(context: Context) -> int:
+    return await context.call(price, "tea") + await context.call(price, "coffee")
+
+
+async def other_argument(context: Context) -> int:
+    return await context.call(price, "tea") + await context.call(price, "cocoa")
+
+
+async def one(context: Context) -> int:
+    return await context.call(price, "tea")
+
+
+async def three(context: Context) -> int:
+    return await two(context) + await context.call(price, "milk")
+
+
+async def other_result(context: Context) -> int:
+    return -await two(context)
+
+
+async def failing(context: Context) -> int:
+    await two(context)
+    raise ValueError("no luck")
+
+
+async def paying(context: Context) -> str:
+    await context.call(price, "tea")
+    return await context.call(pay, 3)
+
+
+async def waiting(context: Context) -> str:
+    await context.call(price, "tea")
+    await context.sleep(3600)
+    return "late"
+
+
+async def changed_waiting(context: Context) -> str:
+    await context.call(price, "milk")
+    return "late"
+
+
+def app_of(folder: Path, body: Body | None) -> App:
+    app = App(f"sqlite:///{folder / 'runs.db'}")
+    if body is not None:
+        app.run(version=1, name="shop")(body)
+    return app
+
+
+async def recorded(folder: Path, body: Body) -> None:
+    async with app_of(folder, body) as app:
+        handle = await app.start("shop", run_id="r")
+        with contextlib.suppress(RunFailed):
+            await handle.result()
+
+
+async def rehearsed(folder: Path, body: Body | None) -> Rehearsed:
+    async with app_of(folder, body).connect() as app:
+        before = await app.find("r")
+        found = await app.rehearse("r")
+        assert await app.find("r") == before
+        return found
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "verdict", "reason"),
+    [
+        (two, two, Verdict.MATCHES, ""),
+        (failing, failing, Verdict.MATCHES, ""),
+        (two, other_argument, Verdict.DIFFERS, "r/call/2"),
+        (two, one, Verdict.DIFFERS, "r/call/2"),
+        (two, three, Verdict.DIFFERS, "asks for r/call/3"),
+        (two, other_result, Verdict.DIFFERS, "returns another result"),
+        (two, failing, Verdict.DIFFERS, "it is failed and was completed: no luck"),
+        (failing, two, Verdict.DIFFERS, "it is completed and was failed"),
+        (paying, paying, Verdict.MATCHES, ""),
+        (one, paying, Verdict.DIFFERS, "asks for r/call/2"),
+        (two, None, Verdict.UNSERVED, "shop"),
+    ],
+)
+def test_code_that_changed_is_told_from_code_that_did_not(
+    tmp_path: Path, was: Body, becomes: Body | None, verdict: Verdict, reason: str
+) -> None:
+    run(recorded(tmp_path, was))
+    calls.clear()
+    found = run(rehearsed(tmp_path, becomes))
+    assert (found.verdict, calls) == (verdict, [])
+    assert reason in found.reason
+
+
+def test_a_run_that_is_not_over_is_compared_as_far_as_it_came(tmp_path: Path) -> None:
+    async def interrupted() -> None:
+        app = app_of(tmp_path, waiting)
+        async with app:
+            handle = await app.start("shop", run_id="r")
+            while not (await app.store.read_journal("r")).timers:
+                await asyncio.sleep(0.01)
+            del handle
+
+    run(interrupted())
+    found = run(rehearsed(tmp_path, waiting))
+    assert (found.verdict, found.replayed, found.recorded) == (Verdict.GOES_ON, 1, 1)
+    assert "r/sleep/1" in found.reason
+    assert run(rehearsed(tmp_path, changed_waiting)).verdict is Verdict.DIFFERS
+
+
+PROGRAM = """
+from perdure import App, operation
+
+app = App("sqlite:///runs.db")
+
+@operation(read_only=True)
+async def price(of):
+    return len(of)
+
+@app.run(version=1)
+async def shop(context):
+    return await context.call(price, {argument!r})
+"""
+
+
+def test_the_command_fails_where_a_run_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def check(argument: str, *words: str) -> tuple[int, str]:
+        (tmp_path / "rehearsed_shop.py").write_text(PROGRAM.format(argument=argument))
+        sys.modules.pop("rehearsed_shop", None)
+        code = main(["check", "rehearsed_shop:app", *words])
+        return code, capsys.readouterr().out
+
+    async def recorded_here() -> None:
+        app = App("sqlite:///runs.db")
+        app.run(version=1)(_shop())
+        async with app:
+            for number in range(3):
+                await (await app.start("shop", run_id=f"r{number}")).result()
+
+    run(recorded_here())
+    assert check("tea") == (
+        0,
+        "3 runs: 3 match, 0 match and would go on, 0 differ, 0 are not served\n",
+    )
+    code, out = check("milk")
+    assert (code, out.count("differs")) == (1, 3)
+    code, out = check("milk", "--run", "r1", "--json")
+    document = json.loads(out)
+    assert (code, [one["verdict"] for one in document["runs"]]) == (1, ["differs"])
+
+
+def _shop() -> Any:
+    namespace: dict[str, Any] = {}
+    exec(PROGRAM.format(argument="tea").replace("@app.run(version=1)", ""), namespace)
+    return namespace["shop"]
