@@ -9,6 +9,7 @@ import selectors
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,14 +20,16 @@ _ROOT = Path(__file__).parents[1]
 class Child:
     """A process of its own that runs the function `child` of a row's module.
 
-    Leaving the block kills it, if it still lives, and waits for it.
+    Leaving the block kills it, if it still lives, and waits for it. What it says to stderr is
+    added to the file `errors`, where one is given.
     """
 
-    def __init__(self, module: str, *arguments: object) -> None:
-        command = [sys.executable, "-m", "benchmarks.child", module, *map(str, arguments)]
-        self._process = subprocess.Popen(
-            command, cwd=_ROOT, stdout=subprocess.PIPE, bufsize=0, env=environment()
-        )
+    def __init__(self, module: object, *arguments: object, errors: Path | None = None) -> None:
+        command = [sys.executable, "-m", "benchmarks.child", str(module), *map(str, arguments)]
+        with errors.open("ab") if errors else nullcontext() as log:
+            self._process = subprocess.Popen(
+                command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=log, bufsize=0, env=environment()
+            )
         assert self._process.stdout is not None
         self._output = self._process.stdout
         self._pending = b""
@@ -34,6 +37,10 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def hear(self, seconds: float = 60.0) -> Any:
         """Wait for the next line that the child says and return what it holds."""
@@ -54,6 +61,7 @@ class Child:
         """Send SIGKILL to this process and wait until it is gone."""
         self._process.kill()
         self._process.wait()
+        self._output.close()
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +73,6 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
-        self._output.close()
 
 
 def say(document: Any) -> None:

@@ -3,18 +3,18 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import perdure.storage.sqlite.database as sqlite_database
+from benchmarks.storages import Storage
 
-_SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
-_NAMED_PACKAGES = ("perdure", "msgspec", "pydantic-ai-slim")
+_NAMED_PACKAGES = ("perdure", "msgspec", "psycopg", "pydantic-ai-slim")
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "overlay on tmpfs"}
 
 
-def facts(folder: Path) -> dict[str, Any]:
+def facts(folder: Path, storages: Iterable[Storage]) -> dict[str, Any]:
     """Return what a reader needs to know of the machine, the versions and the durability."""
     return {
         "processor": _processor(),
@@ -25,8 +25,8 @@ def facts(folder: Path) -> dict[str, Any]:
         "file system": file_system(folder),
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
-        **{name: found for name in _NAMED_PACKAGES if (found := _version(name))},
-        "durability": _durability(folder),
+        **{name: found for name in _NAMED_PACKAGES if (found := version_of(name))},
+        **{f"{each.name} writes": each.durability(folder) for each in storages},
     }
 
 
@@ -51,16 +51,6 @@ def syncs(folder: Path) -> bool:
     return file_system(folder) not in _MEMORY_FILE_SYSTEMS
 
 
-def _durability(folder: Path) -> str:
-    """Read the settings from a connection that is opened as perdure opens its own."""
-    path = folder / "settings.db"
-    connection = sqlite_database.connect(path, 1.0)
-    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-    (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
-    connection.close()
-    return f"SQLite {journal.upper()}, synchronous={_SYNCHRONOUS[synchronous]}, floor and perdure"
-
-
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -70,7 +60,8 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of an installed package; None where it is missing."""
     try:
         return version(name)
     except ModuleNotFoundError:

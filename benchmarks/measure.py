@@ -25,7 +25,11 @@ def paired(ours: Sequence[float], floor: Sequence[float]) -> float:
 
 
 def in_milliseconds(
-    label: str, samples: Sequence[float], floors: Sequence[float], targets: Sequence[Target]
+    label: str,
+    samples: Sequence[float],
+    floors: Sequence[float],
+    targets: Sequence[Target],
+    name: str = "",
 ) -> Figure:
     """Return the figure of seconds that were measured in turn with their floor."""
     return Figure(
@@ -36,8 +40,31 @@ def in_milliseconds(
         floor_unit="ms",
         ratio=paired(samples, floors),
         targets=targets,
+        name=name,
         samples=[sample * 1000 for sample in samples],
         floor_samples=[sample * 1000 for sample in floors],
+    )
+
+
+def a_second(
+    label: str,
+    samples: Sequence[float],
+    floors: Sequence[float],
+    targets: Sequence[Target],
+    name: str = "",
+) -> Figure:
+    """Return the figure of rates that were measured in turn with their floor."""
+    return Figure(
+        label=label,
+        value=median(samples),
+        unit="/s",
+        floor=median(floors),
+        floor_unit="/s",
+        ratio=paired(samples, floors),
+        targets=targets,
+        name=name,
+        samples=samples,
+        floor_samples=floors,
     )
 
 

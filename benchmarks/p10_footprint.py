@@ -12,7 +12,7 @@ from benchmarks.child import environment
 from benchmarks.measure import RUNS, paired
 from benchmarks.row import Figure, Row, Setting, Target
 
-_FLOOR = "import sqlite3, asyncio, json"
+FLOOR = "import sqlite3, asyncio, json"
 _OURS = "import perdure"
 _PROBE = """
 import time
@@ -44,13 +44,13 @@ asyncio.run(main())
 def measure(setting: Setting) -> list[Figure]:
     """Time imports in fresh interpreters, and look at a worker that has nothing to do."""
     cache = setting.path("p10")
-    for statement in (_FLOOR, _OURS):
-        _import(statement, cache)
+    for statement in (FLOOR, _OURS):
+        fresh_import(statement, cache)
     floors: list[tuple[float, int]] = []
     ours: list[tuple[float, int]] = []
     for _ in range(setting.scale(21, RUNS)):
-        floors.append(_import(_FLOOR, cache))
-        ours.append(_import(_OURS, cache))
+        floors.append(fresh_import(FLOOR, cache))
+        ours.append(fresh_import(_OURS, cache))
     return [*_imports(ours, floors), *_idle(cache, setting.scale(5, 1))]
 
 
@@ -68,6 +68,7 @@ def _imports(ours: list[tuple[float, int]], floors: list[tuple[float, int]]) -> 
             floor_unit="ms",
             ratio=paired(times, floor_times),
             targets=[Target(1.6, of="ratio")],
+            name="import",
             samples=times,
             floor_samples=floor_times,
         ),
@@ -79,14 +80,15 @@ def _imports(ours: list[tuple[float, int]], floors: list[tuple[float, int]]) -> 
             floor_unit="MB",
             ratio=paired(sizes, floor_sizes),
             targets=[Target(28.0)],
+            name="memory",
             samples=sizes,
             floor_samples=floor_sizes,
         ),
     ]
 
 
-def _import(statement: str, cache: Path) -> tuple[float, int]:
-    """Return the seconds that an import takes and the resident bytes after it."""
+def fresh_import(statement: str, cache: Path) -> tuple[float, int]:
+    """Return the seconds that an import takes in a fresh interpreter, and the resident bytes."""
     program = _PROBE.format(statement=statement)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -99,6 +101,16 @@ def _import(statement: str, cache: Path) -> tuple[float, int]:
     return seconds, pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def watched(pid: int, seconds: float) -> tuple[float, float]:
+    """Look at a process that has nothing to do; return its megabytes and its share of a core."""
+    time.sleep(0.5)
+    before = _processor_seconds(pid)
+    time.sleep(seconds)
+    used = (_processor_seconds(pid) - before) / seconds
+    statm = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(statm[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6, used
+
+
 def _idle(folder: Path, seconds: float) -> list[Figure]:
     process = subprocess.Popen(
         [sys.executable, "-c", _IDLE, str(folder / "runs.db")],
@@ -108,18 +120,21 @@ def _idle(folder: Path, seconds: float) -> list[Figure]:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(0.5)
-        before = _processor_seconds(process.pid)
-        time.sleep(seconds)
-        used = (_processor_seconds(process.pid) - before) / seconds
-        statm = Path(f"/proc/{process.pid}/statm").read_text().split()
+        size, used = watched(process.pid, seconds)
     finally:
         process.kill()
         process.communicate()
-    size = int(statm[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     return [
-        Figure(label="an idle worker: memory", value=size, unit="MB", targets=[Target(40.0)]),
-        Figure(label="an idle worker: share of one core", value=used * 100, unit="%"),
+        Figure(
+            label="an idle worker: memory",
+            value=size,
+            unit="MB",
+            targets=[Target(40.0)],
+            name="idle",
+        ),
+        Figure(
+            label="an idle worker: share of one core", value=used * 100, unit="%", name="idle share"
+        ),
     ]
 
 
@@ -137,6 +152,6 @@ def _processor_seconds(pid: int) -> float:
 ROW = Row(
     number="P10",
     work="import and idle worker",
-    floor=f"`{_FLOOR}` in a fresh interpreter",
+    floor=f"`{FLOOR}` in a fresh interpreter",
     measure=measure,
 )

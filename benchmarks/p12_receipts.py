@@ -7,6 +7,7 @@ from benchmarks.floor import Floor
 from benchmarks.measure import RUNS, in_milliseconds, interleaved
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
+from benchmarks.storages import POSTGRES, SQLITE
 from perdure import EffectPolicy, OperationIdentity, ReceiptStore, SideEffectSupport, guard
 
 _CALLERS = 16
@@ -44,12 +45,12 @@ def measure(setting: Setting) -> list[Figure]:
 
 
 async def _measure(setting: Setting) -> list[Figure]:
-    folder = setting.path("p12")
+    database = setting.database("p12")
     receipts = setting.scale(100_000, 10_000)
     payload = text(PAYLOAD_BYTES).encode()
     entry = ("run-1/call/1", payload, payload)
-    with Floor(folder / "floor.db", entry) as floor:
-        async with ReceiptStore.open(f"sqlite:///{folder / 'receipts.db'}") as store:
+    async with ReceiptStore.open(database.url) as store:
+        with database.floor(entry) as floor:
             payers = _Payers(store)
             await payers.apply(_EACH)
             figures = [await _figure(setting, floor, payers, [entry])]
@@ -76,4 +77,5 @@ ROW = Row(
     work="guarded effects without a run",
     floor="insert and commit of the same bytes, by one caller",
     measure=measure,
+    storages=[SQLITE, POSTGRES],
 )

@@ -18,6 +18,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.measure import RUNS, interleaved, paired
 from benchmarks.payload import text
 from benchmarks.row import Figure, Row, Setting, Target
+from benchmarks.storages import POSTGRES, SQLITE, size
 from perdure import App, Context, operation
 from perdure.adapters.pydantic_ai import Durable
 from perdure.testing.scripted import Call, Reply, Request, ScriptedModel
@@ -34,11 +35,10 @@ def measure(setting: Setting) -> list[Figure]:
 
 
 async def _measure(setting: Setting) -> list[Figure]:
-    folder = setting.path("p13")
     requests = setting.scale(_REQUESTS, 20)
     plain = _agent(requests)
     durable = _agent(requests, capabilities=[Durable()])
-    app = App(f"sqlite:///{folder / 'runs.db'}")
+    app = App(setting.database("p13").url)
 
     @app.run(version=1)
     async def turn(context: Context) -> None:
@@ -59,7 +59,10 @@ async def _measure(setting: Setting) -> list[Figure]:
         await alone()
         await ours()
         samples, floors = await interleaved(setting.scale(9, RUNS), alone, ours)
-    return [_added(requests, samples, floors), await _size(folder / "size.db", requests)]
+    return [
+        _added(requests, samples, floors),
+        await _size(setting.database("p13-size").url, requests),
+    ]
 
 
 def _added(requests: int, samples: list[float], floors: list[float]) -> Figure:
@@ -77,9 +80,9 @@ def _added(requests: int, samples: list[float], floors: list[float]) -> Figure:
     )
 
 
-async def _size(database: Path, requests: int) -> Figure:
-    """Weigh one conversation: what the file grows by, over the transcript as JSON."""
-    app = App(f"sqlite:///{database}")
+async def _size(url: str, requests: int) -> Figure:
+    """Weigh one conversation: what the database grows by, over the transcript as JSON."""
+    app = App(url)
     agent = _agent(requests, capabilities=[Durable()])
     transcripts: list[bytes] = []
 
@@ -89,11 +92,11 @@ async def _size(database: Path, requests: int) -> Figure:
 
     async with app:
         pass
-    before = database.stat().st_size
+    before = size(url)
     async with app:
         handle = await app.start(turn)
         await handle.result()
-    grown = database.stat().st_size - before
+    grown = size(url) - before
     return Figure(
         label="the same: bytes on the disk, requests recorded, over those of the transcript",
         value=grown / 1000,
@@ -148,10 +151,10 @@ def _check(setting: Setting) -> None:
     durability.kill_and_count(setting, "p13_agent", 2 * requests - 1, requests)
 
 
-def child(database: str, ledger_path: str, requests: str) -> None:
+def child(url: str, ledger_path: str, requests: str) -> None:
     """Hold the conversation, or go on with it; each call tells that the one before is done."""
     ledger = Ledger(Path(ledger_path))
-    app = App(f"sqlite:///{database}")
+    app = App(url)
     order = [
         f"{kind}-{number + 1}" for number in range(int(requests)) for kind in ("request", "tool")
     ]
@@ -183,4 +186,5 @@ ROW = Row(
     floor="the same agent without perdure; the transcript as JSON",
     measure=measure,
     check=_check,
+    storages=[SQLITE, POSTGRES],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.child import Child, say
 from benchmarks.ledger import Ledger
 from benchmarks.row import Figure, NotDurable, Row, Setting, Target
+from benchmarks.storages import POSTGRES, SQLITE
 from perdure import App, Context, operation
 
 _STARTS_AT_ONCE = 8
@@ -20,11 +21,11 @@ _BEYOND_LEASE_SECONDS = 17.0
 
 def measure(setting: Setting) -> list[Figure]:
     """Let two live processes start the same runs, and count from outside what ran twice."""
-    folder = setting.path("p14")
+    database = setting.database("p14")
     starts = setting.scale(1000, 200)
     beyond = setting.scale(1, 0)
-    ledger = Ledger(folder / "ledger")
-    arguments = (folder / "runs.db", ledger.path, starts, beyond)
+    ledger = Ledger(database.folder / "ledger")
+    arguments = (database.url, ledger.path, starts, beyond)
     with (
         Child("p14_two_workers", *arguments) as one,
         Child("p14_two_workers", *arguments) as other,
@@ -55,10 +56,10 @@ def _go(ledger: Path) -> Path:
     return ledger.with_name("go")
 
 
-def child(database: str, ledger_path: str, starts: str, beyond: str) -> None:
+def child(url: str, ledger_path: str, starts: str, beyond: str) -> None:
     """Start every run, as the other process does at the same time, and wait for all results."""
     ledger = Ledger(Path(ledger_path))
-    app = App(f"sqlite:///{database}")
+    app = App(url)
 
     @operation(read_only=True)
     async def first(number: int) -> None:
@@ -102,4 +103,5 @@ ROW = Row(
     work="two live workers",
     floor="",
     measure=measure,
+    storages=[SQLITE, POSTGRES],
 )

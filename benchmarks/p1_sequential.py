@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import durability
-from benchmarks.floor import Floor
 from benchmarks.measure import RUNS, in_milliseconds, interleaved
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
+from benchmarks.storages import SQLITE
 from benchmarks.work import charge, echo
 from perdure import App, Context
 
@@ -17,21 +17,33 @@ _WARMING = 6500
 """Enough operations for the log to have been folded a few times, and to grow no longer."""
 
 
-def measure(setting: Setting) -> list[Figure]:
-    """Time one run of operations one after another, from its start to its result."""
-    return [
-        asyncio.run(_measure(setting, "p1", echo, "operations", 1.6)),
-        asyncio.run(_measure(setting, "p1-guarded", charge, "guarded effects", 2.6)),
-    ]
+def row(number: str, storage: str, plain: float, guarded: float) -> Row:
+    """Return the row on a storage, with the most that its two figures may be over the floor."""
+
+    def measure(setting: Setting) -> list[Figure]:
+        return [
+            asyncio.run(_measure(setting, f"{number}-plain", echo, "operations", plain)),
+            asyncio.run(_measure(setting, f"{number}-guarded", charge, "guarded effects", guarded)),
+        ]
+
+    return Row(
+        number=number,
+        work="operations one after another",
+        floor="insert and commit of the same bytes",
+        measure=measure,
+        check=lambda setting: durability.check(setting, runs=1, operations=500),
+        storages=[storage],
+    )
 
 
 async def _measure(
     setting: Setting, name: str, function: Callable[..., Any], what: str, limit: float
 ) -> Figure:
-    folder = setting.path(name)
+    """Time one run of operations one after another, from its start to its result."""
+    database = setting.database(name)
     operations = setting.scale(500, 200)
     payload = text(PAYLOAD_BYTES).encode()
-    app = App(f"sqlite:///{folder / 'runs.db'}")
+    app = App(database.url)
 
     @app.run(version=1)
     async def sequence(context: Context, payload: str) -> None:
@@ -45,9 +57,9 @@ async def _measure(
         return (time.perf_counter() - began) / operations
 
     entry = ("run-1/call/1", payload, payload)
-    with Floor(folder / "floor.db", entry) as floor:
-        async with app:
-            for _ in range(1 + _WARMING // operations):
+    async with app:
+        with database.floor(entry) as floor:
+            for _ in range(1 + setting.scale(_WARMING, 400) // operations):
                 await ours()
             samples, floors = await interleaved(
                 setting.scale(9, RUNS),
@@ -55,13 +67,8 @@ async def _measure(
                 ours,
             )
     label = f"one run, {operations} {what} one after another, each"
-    return in_milliseconds(label, samples, floors, [Target(limit, of="ratio")])
+    name = "each" if function is echo else "guarded"
+    return in_milliseconds(label, samples, floors, [Target(limit, of="ratio")], name)
 
 
-ROW = Row(
-    number="P1",
-    work="operations one after another",
-    floor="insert and commit of the same bytes",
-    measure=measure,
-    check=lambda setting: durability.check(setting, runs=1, operations=500),
-)
+ROW = row("P1", SQLITE, 1.6, 2.6)

@@ -7,31 +7,45 @@ from statistics import median
 from typing import Any
 
 from benchmarks import durability
-from benchmarks.floor import Floor
-from benchmarks.measure import RUNS, Ticker, interleaved, paired
+from benchmarks.measure import RUNS, Ticker, a_second, interleaved
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
+from benchmarks.storages import SQLITE
 from benchmarks.work import charge, echo
 from perdure import App, Context
 
-_RUNS_AT_ONCE = 64
+RUNS_AT_ONCE = 64
 _OPERATIONS = 50
 
 
-def measure(setting: Setting) -> list[Figure]:
-    """Time many runs at once, and how long they keep the event loop from others."""
-    return [
-        *asyncio.run(_measure(setting, "p3", echo, "operations", 12_000)),
-        *asyncio.run(_measure(setting, "p3-guarded", charge, "guarded effects", 7_000)),
-    ]
+def row(number: str, storage: str, plain: float, guarded: float) -> Row:
+    """Return the row on a storage, with the least operations a second that it has to make."""
+
+    def measure(setting: Setting) -> list[Figure]:
+        return [
+            *asyncio.run(_measure(setting, f"{number}-plain", echo, "operations", plain)),
+            *asyncio.run(
+                _measure(setting, f"{number}-guarded", charge, "guarded effects", guarded)
+            ),
+        ]
+
+    return Row(
+        number=number,
+        work="many runs at once",
+        floor=f"{RUNS_AT_ONCE} rows of the same bytes in one transaction",
+        measure=measure,
+        check=lambda setting: durability.check(setting, runs=RUNS_AT_ONCE, operations=_OPERATIONS),
+        storages=[storage],
+    )
 
 
 async def _measure(
     setting: Setting, name: str, function: Callable[..., Any], what: str, least: float
 ) -> list[Figure]:
-    folder = setting.path(name)
+    """Time many runs at once, and how long they keep the event loop from others."""
+    database = setting.database(name)
     payload = text(PAYLOAD_BYTES).encode()
-    app = App(f"sqlite:///{folder / 'runs.db'}")
+    app = App(database.url)
     stalls: list[list[float]] = []
 
     @app.run(version=1)
@@ -45,8 +59,8 @@ async def _measure(
 
     async def ours() -> float:
         began = time.perf_counter()
-        await asyncio.gather(*(one() for _ in range(_RUNS_AT_ONCE)))
-        return _RUNS_AT_ONCE * _OPERATIONS / (time.perf_counter() - began)
+        await asyncio.gather(*(one() for _ in range(RUNS_AT_ONCE)))
+        return RUNS_AT_ONCE * _OPERATIONS / (time.perf_counter() - began)
 
     async def watched() -> float:
         async with Ticker() as ticker:
@@ -54,9 +68,9 @@ async def _measure(
         stalls.append(ticker.stalls)
         return rate
 
-    entries = [("run-1/call/1", payload, payload)] * _RUNS_AT_ONCE
-    with Floor(folder / "floor.db", entries[0]) as floor:
-        async with app:
+    entries = [("run-1/call/1", payload, payload)] * RUNS_AT_ONCE
+    async with app:
+        with database.floor(entries[0]) as floor:
             for _ in range(3):
                 await ours()
             samples, floors = await interleaved(
@@ -64,23 +78,12 @@ async def _measure(
                 lambda: len(entries) * _OPERATIONS / floor.seconds(_OPERATIONS, entries),
                 ours,
             )
-            for _ in range(setting.scale(15, RUNS)):
-                await watched()
-    return [_rate(samples, floors, what, least), _stall(stalls, what)]
-
-
-def _rate(samples: list[float], floors: list[float], what: str, least: float) -> Figure:
-    return Figure(
-        label=f"{_RUNS_AT_ONCE} runs of {_OPERATIONS} {what} at once",
-        value=median(samples),
-        unit="/s",
-        floor=median(floors),
-        floor_unit="/s",
-        ratio=paired(samples, floors),
-        targets=[Target(least, at_least=True)],
-        samples=samples,
-        floor_samples=floors,
-    )
+        for _ in range(setting.scale(15, RUNS)):
+            await watched()
+    label = f"{RUNS_AT_ONCE} runs of {_OPERATIONS} {what} at once"
+    name = "rate" if function is echo else "guarded"
+    target = Target(least, at_least=True)
+    return [a_second(label, samples, floors, [target], name), _stall(stalls, what)]
 
 
 def _stall(stalls: list[list[float]], what: str) -> Figure:
@@ -94,10 +97,4 @@ def _stall(stalls: list[list[float]], what: str) -> Figure:
     )
 
 
-ROW = Row(
-    number="P3",
-    work="many runs at once",
-    floor=f"{_RUNS_AT_ONCE} rows of the same bytes in one transaction",
-    measure=measure,
-    check=lambda setting: durability.check(setting, runs=_RUNS_AT_ONCE, operations=_OPERATIONS),
-)
+ROW = row("P3", SQLITE, 12_000, 7_000)

@@ -5,10 +5,10 @@ import time
 from statistics import median
 
 from benchmarks import durability
-from benchmarks.floor import Floor
 from benchmarks.measure import in_milliseconds, interleaved, paired, percentile
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, Row, Setting, Target
+from benchmarks.storages import POSTGRES, SQLITE
 from benchmarks.work import echo
 from perdure import App, Context
 
@@ -19,10 +19,10 @@ def measure(setting: Setting) -> list[Figure]:
 
 
 async def _measure(setting: Setting) -> list[Figure]:
-    folder = setting.path("p5")
+    database = setting.database("p5")
     count = setting.scale(400, 100)
     payload = text(PAYLOAD_BYTES).encode()
-    app = App(f"sqlite:///{folder / 'runs.db'}")
+    app = App(database.url)
     blocks: list[list[float]] = []
     floor_blocks: list[list[float]] = []
 
@@ -41,14 +41,14 @@ async def _measure(setting: Setting) -> list[Figure]:
         return median(times)
 
     entry = ("run-1/call/1", payload, payload)
-    with Floor(folder / "floor.db", entry) as floor:
+    async with app:
+        with database.floor(entry) as floor:
 
-        def three_commits() -> float:
-            floor_blocks.append([floor.seconds(3, [entry]) for _ in range(count)])
-            return median(floor_blocks[-1])
+            def three_commits() -> float:
+                floor_blocks.append([floor.seconds(3, [entry]) for _ in range(count)])
+                return median(floor_blocks[-1])
 
-        async with app:
-            for _ in range(1 + 2200 // count):
+            for _ in range(1 + setting.scale(2200, 100) // count):
                 await ours()
             blocks.clear()
             samples, floors = await interleaved(setting.scale(9, 5), three_commits, ours)
@@ -57,7 +57,7 @@ async def _measure(setting: Setting) -> list[Figure]:
 
 def _p50(samples: list[float], floors: list[float]) -> Figure:
     label = "a run of one operation, start to result, p50"
-    return in_milliseconds(label, samples, floors, [Target(1.6), Target(2.0, of="ratio")])
+    return in_milliseconds(label, samples, floors, [Target(1.6), Target(2.0, of="ratio")], "p50")
 
 
 def _p99(blocks: list[list[float]], floor_blocks: list[list[float]]) -> Figure:
@@ -71,6 +71,7 @@ def _p99(blocks: list[list[float]], floor_blocks: list[list[float]]) -> Figure:
         floor_unit="ms",
         ratio=paired(samples, floors),
         targets=[Target(4.0)],
+        name="p99",
         samples=samples,
         floor_samples=floors,
     )
@@ -82,4 +83,5 @@ ROW = Row(
     floor="three commits of the same bytes",
     measure=measure,
     check=lambda setting: durability.check(setting, runs=100, operations=1),
+    storages=[SQLITE, POSTGRES],
 )

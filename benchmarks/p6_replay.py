@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import sqlite3
 import time
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.child import Child, say
-from benchmarks.measure import RUNS, paired
+from benchmarks.measure import RUNS, a_second
 from benchmarks.payload import PAYLOAD_BYTES, text
 from benchmarks.row import Figure, NotDurable, Row, Setting, Target
+from benchmarks.storages import POSTGRES, SQLITE, query, table_of
 from perdure import App, Context, operation
 
 _RECORDS = 2000
@@ -20,31 +18,24 @@ _RUN_ID = "recorded"
 
 def measure(setting: Setting) -> list[Figure]:
     """Kill a run behind its recorded operations and time how fast fresh processes repeat them."""
-    folder = setting.path("p6")
-    database = folder / "runs.db"
-    _record(database, _RECORDS, PAYLOAD_BYTES)
-    heard = [_replay(database, _RECORDS, PAYLOAD_BYTES) for _ in range(setting.scale(9, RUNS))]
-    samples = [_RECORDS / told["seconds"] for told in heard]
-    floors = [_RECORDS / told["floor_seconds"] for told in heard]
-    speed = Figure(
-        label=f"replay of {_RECORDS} operations in a fresh process, load included",
-        value=median(samples),
-        unit="/s",
-        floor=median(floors),
-        floor_unit="/s",
-        ratio=paired(samples, floors),
-        targets=[Target(120_000, at_least=True)],
-        samples=samples,
-        floor_samples=floors,
+    url = setting.database("p6").url
+    record(url, _RECORDS, PAYLOAD_BYTES)
+    heard = [replay(url, _RECORDS, PAYLOAD_BYTES) for _ in range(setting.scale(9, RUNS))]
+    speed = a_second(
+        f"replay of {_RECORDS} operations in a fresh process, load included",
+        [_RECORDS / told["seconds"] for told in heard],
+        [_RECORDS / told["floor_seconds"] for told in heard],
+        [Target(120_000, at_least=True)],
+        "rate",
     )
     return [speed, _memory(setting)]
 
 
 def _memory(setting: Setting) -> Figure:
     records, size = setting.scale(10_000, 500), 64 * 1024
-    database = setting.path("p6-large") / "runs.db"
-    _record(database, records, size)
-    told = _replay(database, records, size)
+    url = setting.database("p6-large").url
+    record(url, records, size)
+    told = replay(url, records, size)
     return Figure(
         label=f"memory peak while {records} outputs of {size // 1024} KB are replayed",
         value=told["peak_bytes"] / 1e6,
@@ -53,14 +44,14 @@ def _memory(setting: Setting) -> Figure:
     )
 
 
-def _record(database: Path, records: int, size: int) -> None:
-    with Child("p6_replay", "record", database, records, size) as child:
-        child.hear(60.0)
+def record(url: str, records: int, size: int) -> None:
+    with Child("p6_replay", "record", url, records, size) as child:
+        child.hear(600.0)
         child.kill()
 
 
-def _replay(database: Path, records: int, size: int) -> Any:
-    with Child("p6_replay", "replay", database, records, size) as child:
+def replay(url: str, records: int, size: int) -> Any:
+    with Child("p6_replay", "replay", url, records, size) as child:
         told = child.hear(60.0)
         child.kill()
     if told["called"]:
@@ -68,12 +59,12 @@ def _replay(database: Path, records: int, size: int) -> Any:
     return told
 
 
-def child(part: str, database: str, records: str, size: str) -> None:
+def child(part: str, url: str, records: str, size: str) -> None:
     """Record operations until there is one that never returns, or measure up to that one."""
-    asyncio.run(_child(part, Path(database), int(records), int(size)))
+    asyncio.run(_child(part, url, int(records), int(size)))
 
 
-async def _child(part: str, database: Path, records: int, size: int) -> None:
+async def _child(part: str, url: str, records: int, size: int) -> None:
     times = {"committed": 0.0, "called": 0.0}
     called = 0
 
@@ -94,7 +85,7 @@ async def _child(part: str, database: Path, records: int, size: int) -> None:
     async def hold() -> None:
         seconds = times["called"] - times["committed"]
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        floor_seconds = _select(database) if part == "replay" else 0.0
+        floor_seconds = _select(url) if part == "replay" else 0.0
         say(
             {
                 "seconds": seconds,
@@ -105,7 +96,7 @@ async def _child(part: str, database: Path, records: int, size: int) -> None:
         )
         await asyncio.Event().wait()
 
-    app = App(f"sqlite:///{database}", probe=probe)
+    app = App(url, probe=probe)
     payload = text(PAYLOAD_BYTES)
 
     @app.run(version=1)
@@ -120,19 +111,18 @@ async def _child(part: str, database: Path, records: int, size: int) -> None:
         await asyncio.Event().wait()
 
 
-def _select(database: Path) -> float:
+def _select(url: str) -> float:
     """Return how long one SELECT of what the replay had to read takes, connection and all."""
     began = time.perf_counter()
-    connection = sqlite3.connect(database)
-    connection.execute(
+    query(
+        url,
         "SELECT step_id, sequence, kind, handler_id, input_sha256, status, attempt, payload"
-        " FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = ?)"
+        f" FROM {table_of(url, 'records')}"
+        f" WHERE run_number = (SELECT run_number FROM {table_of(url, 'runs')} WHERE run_id = ?)"
         " ORDER BY record_number",
-        (_RUN_ID,),
-    ).fetchall()
-    seconds = time.perf_counter() - began
-    connection.close()
-    return seconds
+        _RUN_ID,
+    )
+    return time.perf_counter() - began
 
 
 ROW = Row(
@@ -140,4 +130,5 @@ ROW = Row(
     work="replay of a long run",
     floor="one SELECT of the same records",
     measure=measure,
+    storages=[SQLITE, POSTGRES],
 )

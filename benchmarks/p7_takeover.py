@@ -8,7 +8,8 @@ from statistics import median
 
 from benchmarks.child import Child, say
 from benchmarks.ledger import Ledger
-from benchmarks.row import Figure, NotDurable, Row, Setting, Target
+from benchmarks.row import Database, Figure, NotDurable, Row, Setting, Target
+from benchmarks.storages import POSTGRES, SQLITE
 from perdure import App, Context, operation
 
 _PATIENCE_SECONDS = 30.0
@@ -16,16 +17,16 @@ _PATIENCE_SECONDS = 30.0
 
 def measure(setting: Setting) -> list[Figure]:
     """Kill a worker within an operation and time until another one runs it, again and again."""
-    folder = setting.path("p7")
+    database = setting.database("p7")
     rounds = setting.scale(10, 3)
     samples: list[float] = []
-    ledger = Ledger(folder / "ledger")
+    ledger = Ledger(database.folder / "ledger")
     workers: dict[int, Child] = {}
     try:
-        _add_worker(workers, folder)
+        _add_worker(workers, database)
         for number in range(rounds):
-            _add_worker(workers, folder)
-            _start(folder, f"run-{number}")
+            _add_worker(workers, database)
+            _start(database.url, f"run-{number}")
             first = _wait_for(ledger, f"run-{number}", 1)
             time.sleep(0.3)
             workers.pop(int(first[2])).kill()
@@ -41,24 +42,31 @@ def measure(setting: Setting) -> list[Figure]:
         raise NotDurable(f"{len(again) - rounds} completed operations ran again")
     label = f"SIGKILL within an operation until another worker runs it, {{}} of {rounds}"
     return [
-        _figure(label.format("median"), median(samples), samples),
-        _figure(label.format("longest"), max(samples), samples),
+        _figure("median", label, median(samples), samples),
+        _figure("longest", label, max(samples), samples),
     ]
 
 
-def _figure(label: str, value: float, samples: list[float]) -> Figure:
-    return Figure(label=label, value=value, unit="s", targets=[Target(1.0)], samples=samples)
+def _figure(name: str, label: str, value: float, samples: list[float]) -> Figure:
+    return Figure(
+        label=label.format(name),
+        value=value,
+        unit="s",
+        targets=[Target(1.0)],
+        name=name,
+        samples=samples,
+    )
 
 
-def _add_worker(workers: dict[int, Child], folder: Path) -> None:
-    child = Child("p7_takeover", folder / "runs.db", folder / "ledger")
+def _add_worker(workers: dict[int, Child], database: Database) -> None:
+    child = Child("p7_takeover", database.url, database.folder / "ledger")
     workers[child.pid] = child
     child.hear()
 
 
-def _start(folder: Path, run_id: str) -> None:
+def _start(url: str, run_id: str) -> None:
     async def start() -> None:
-        app = _app(folder / "runs.db", None)
+        app = _app(url, None)
         async with app.connect():
             await app.start("work", run_id=run_id)
 
@@ -75,8 +83,8 @@ def _wait_for(ledger: Ledger, run_id: str, count: int) -> list[str]:
     raise TimeoutError(f"{run_id} was not taken over within {_PATIENCE_SECONDS:.0f} s")
 
 
-def _app(database: Path, ledger: Ledger | None) -> App:
-    app = App(f"sqlite:///{database}")
+def _app(url: str, ledger: Ledger | None) -> App:
+    app = App(url)
 
     @operation(read_only=True)
     async def before(run_id: str) -> None:
@@ -97,11 +105,11 @@ def _app(database: Path, ledger: Ledger | None) -> App:
     return app
 
 
-def child(database: str, ledger_path: str) -> None:
+def child(url: str, ledger_path: str) -> None:
     """Work until killed."""
 
     async def main() -> None:
-        async with _app(Path(database), Ledger(Path(ledger_path))):
+        async with _app(url, Ledger(Path(ledger_path))):
             say("ready")
             await asyncio.Event().wait()
 
@@ -113,4 +121,5 @@ ROW = Row(
     work="a worker dies",
     floor="",
     measure=measure,
+    storages=[SQLITE, POSTGRES],
 )

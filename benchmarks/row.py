@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.floor import Entry, Floor
+from benchmarks.storages import SQLITE, Sqlite, Storage
+
 
 @dataclass(frozen=True)
 class Target:
@@ -26,7 +29,8 @@ class Figure:
     """One number with its floor; `value` and `floor` are medians of the samples.
 
     `ratio` is the median of the ratios of neighbouring samples, so that a machine that changes
-    its speed between two runs does not change the ratio.
+    its speed between two runs does not change the ratio. `name` is what the same figure of a
+    peer is called too; empty where no peer is measured.
     """
 
     label: str
@@ -36,6 +40,7 @@ class Figure:
     floor_unit: str = ""
     ratio: float | None = None
     targets: Sequence[Target] = ()
+    name: str = ""
     samples: Sequence[float] = field(default=(), repr=False)
     floor_samples: Sequence[float] = field(default=(), repr=False)
 
@@ -51,11 +56,24 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Database:
+    """A fresh database, and the folder of whatever works with it."""
+
+    url: str
+    folder: Path
+
+    def floor(self, entry: Entry) -> Floor:
+        """Open what is measured beside it; once for a database."""
+        return Floor.beside(self.url, entry)
+
+
+@dataclass(frozen=True)
 class Setting:
-    """Where a row may write, and whether it is to hurry."""
+    """Where a row may write, in which storage, and whether it is to hurry."""
 
     folder: Path
     quick: bool
+    storage: Storage = field(default_factory=Sqlite)
 
     def scale(self, whole: int, quick: int) -> int:
         """Return how much of something to do."""
@@ -67,13 +85,19 @@ class Setting:
         path.mkdir(parents=True)
         return path
 
+    def database(self, name: str) -> Database:
+        """Return a database of this name, made now."""
+        folder = self.path(name)
+        return Database(self.storage.create(folder), folder)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of work that is measured.
 
     `check` raises `NotDurable` when what was completed ran again after a crash; None where
-    `measure` counts that by itself, or where nothing is written. `floor` says what the floor is.
+    `measure` counts that by itself, or where nothing is written. `floor` says what the floor is,
+    and `storages` on what the row is measured, one after the other.
     """
 
     number: str
@@ -81,6 +105,7 @@ class Row:
     floor: str
     measure: Callable[[Setting], list[Figure]]
     check: Callable[[Setting], None] | None = None
+    storages: Sequence[str] = (SQLITE,)
 
 
 class NotDurable(Exception):

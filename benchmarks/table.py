@@ -1,17 +1,28 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-HEADINGS = ("row", "measured", "perdure", "floor", "ratio", "target", "verdict")
+HEADINGS = ("row", "on", "measured", "perdure", "floor", "ratio", "target", "verdict")
+
+Line = tuple[str, ...]
 
 
-def cells(row: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the lines of the table that a measured row, as a document, makes."""
+def lines(rows: Iterable[dict[str, Any]]) -> list[Line]:
+    """Return the lines of the table that measured rows, as documents, make."""
+    return [line for row in rows for line in _row(row)]
+
+
+def _row(row: dict[str, Any]) -> list[Line]:
+    ahead = (row["number"], row["storage"])
     if row["failure"]:
-        return [(row["number"], row["work"], row["failure"], "", "", "", "FAILED")]
-    return [(row["number"], *_figure(figure)) for figure in row["figures"]]
+        return [(*ahead, row["work"], row["failure"], "", "", "", "FAILED")]
+    if row["skipped"]:
+        return [(*ahead, row["work"], row["skipped"], "", "", "", "")]
+    return [(*ahead, *_figure(figure)) for figure in row["figures"]]
 
 
 def _figure(figure: dict[str, Any]) -> tuple[str, ...]:
@@ -36,32 +47,32 @@ def quantity(value: float, unit: str) -> str:
     return f"{number}{unit}" if unit in {"", "/s", "%"} else f"{number} {unit}"
 
 
-def show(lines: Sequence[tuple[str, ...]]) -> None:
-    """Print the table, with rich where it is installed."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ModuleNotFoundError:
-        print(plain(lines))
+def show(headings: Line, lines: Sequence[Line]) -> None:
+    """Print a table: to a terminal with rich, where that is installed."""
+    if not sys.stdout.isatty() or find_spec("rich") is None:
+        print(plain(headings, lines))
         return
-    table = Table(*HEADINGS)
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headings)
     colours = {"met": "green", "missed": "yellow", "FAILED": "bold red"}
     for line in lines:
         table.add_row(*line, style=colours.get(line[-1]))
     Console().print(table)
 
 
-def plain(lines: Sequence[tuple[str, ...]]) -> str:
-    """Return the table as aligned text."""
-    rows = [HEADINGS, *lines]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+def plain(headings: Line, lines: Sequence[Line]) -> str:
+    """Return a table as aligned text."""
+    rows = [headings, *lines]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
 
 
-def markdown(lines: Sequence[tuple[str, ...]]) -> str:
-    """Return the table as Markdown."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *lines]
+def markdown(headings: Line, lines: Sequence[Line]) -> str:
+    """Return a table as Markdown."""
+    rows = [headings, ("---",) * len(headings), *lines]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import durability, page, table
+from benchmarks import durability, growth, page, plot, suite, table
+from benchmarks.peers import comparison
 from benchmarks.row import Figure, NotDurable, Row, Setting, Target
+from benchmarks.soak.run import Report, _miscounted
+from benchmarks.soak.target import CountingTarget
+from benchmarks.storages import POSTGRES, SQLITE
 
 
 def figure(value: float, *targets: Target, ratio: float | None = None) -> Figure:
@@ -57,7 +64,8 @@ def run(
     monkeypatch: pytest.MonkeyPatch, folder: Path, row: Row, *arguments: str
 ) -> tuple[int, dict]:
     monkeypatch.setitem(sys.modules, "benchmarks.made_up", SimpleNamespace(ROW=row))
-    monkeypatch.setattr(command, "_MODULES", {"P0": "made_up"})
+    monkeypatch.setattr(suite, "MODULES", {"P0": "made_up"})
+    monkeypatch.delenv("PERDURE_TEST_POSTGRES_URL", raising=False)
     file = folder / "run.json"
     code = command.main(["--only", "p0", "--json", str(file), "--folder", str(folder), *arguments])
     return code, json.loads(file.read_text())
@@ -75,7 +83,7 @@ def test_a_missed_target_is_told_and_is_no_failure(
     assert code == 0
     assert document["rows"][0]["figures"][0]["verdict"] == "missed"
     assert document["quick"] is True
-    assert "synchronous=FULL" in document["machine"]["durability"]
+    assert "synchronous=FULL" in document["machine"]["SQLite writes"]
 
 
 def test_a_row_that_is_not_durable_fails_before_any_figure(
@@ -90,21 +98,98 @@ def test_a_row_that_is_not_durable_fails_before_any_figure(
     assert "FAILED" in capsys.readouterr().out
 
 
+def test_without_a_server_its_rows_are_skipped_and_say_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code, document = run(monkeypatch, tmp_path, made_up(storages=[SQLITE, POSTGRES]))
+    assert code == 0
+    ours, theirs = document["rows"]
+    assert (ours["storage"], ours["skipped"], len(ours["figures"])) == (SQLITE, "", 1)
+    assert (theirs["storage"], theirs["figures"]) == (POSTGRES, [])
+    assert "--postgres" in theirs["skipped"]
+
+
 def test_the_page_shows_the_last_run_and_keeps_its_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     written = tmp_path / "page.md"
-    written.write_text(f"before\n{page._BEGIN}\nold\n{page._END}\nafter\n")
+    begin, end = "<!-- results: written by the command -->", "<!-- end of results -->"
+    written.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     _, document = run(monkeypatch, tmp_path, made_up())
     page.write(document, written)
     text = written.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert "| P0 | work | 5 ms | 1 |" in text
+    assert "| P0 | SQLite | work | 5 ms | 1 |" in text
 
 
 def test_the_plain_table_is_aligned() -> None:
-    lines = [("P1", "long words", "1 ms", "", "", "", "met"), ("P10", "x", "10 ms", *[""] * 4)]
-    heading, first, second = table.plain(lines).splitlines()
+    lines = [("P1", "", "long words", "1 ms", *[""] * 4), ("P10", "", "x", "10 ms", *[""] * 4)]
+    heading, first, second = table.plain(table.HEADINGS, lines).splitlines()
     assert heading.index("perdure") == first.index("1 ms") == second.index("10 ms")
+
+
+def peer(who: str, **members: object) -> dict:
+    common = {"number": "P1", "storage": SQLITE, "peer": who, "name": "each"}
+    return {**common, "failure": "", "reason": "", "remark": "", **members}
+
+
+def test_peers_stand_beside_the_figure_of_the_same_name() -> None:
+    row = {"number": "P1", "storage": SQLITE, "figures": [{**figure(5).document(), "name": "each"}]}
+    theirs = [
+        peer("DBOS", value=40.0, unit="ms", ratio=8.0),
+        peer("Temporal", name="", failure="not durable: 3 ran again"),
+        peer("DBOS, WAL", storage=POSTGRES, label="work", value=1.0, unit="ms", ratio=1.0),
+    ]
+    document = {"rows": [row], "peers": {"settings": {"DBOS": "WAL"}, "figures": theirs}}
+    line, alone = comparison.lines(document)
+    assert (alone[1], alone[3]) == (POSTGRES, "\N{EM DASH}")
+    cells = dict(zip(comparison.headings(), line, strict=True))
+    assert (cells["perdure"], cells["DBOS"]) == ("5 ms", "40 ms, 8\N{MULTIPLICATION SIGN}")
+    assert cells["Temporal"] == cells["DBOS, WAL"] == "\N{EM DASH}"
+    assert comparison.notes(document) == [
+        "DBOS: WAL",
+        "Temporal on SQLite, P1: not durable: 3 ran again",
+    ]
+
+
+def points(costs: list[float]) -> list[dict]:
+    sizes = [10 ** (3 + place) for place in range(len(costs))]
+    common = {"storage": SQLITE, "axis": growth.RECORDS, "row": "P1", "milliseconds": 1.0}
+    return [{**common, "size": size, "cost": cost} for size, cost in zip(sizes, costs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("costs", "verdict"),
+    [
+        ([2.0, 2.0, 2.0], "met"),
+        ([3.0, 4.0, 5.0], "met"),
+        ([3.0, 4.0, 9.0], "missed"),
+        ([1.0, 10.0, 100.0], "missed"),
+    ],
+)
+def test_nothing_may_grow_faster_than_a_logarithm(costs: list[float], verdict: str) -> None:
+    (fit,) = growth.fits(points(costs))
+    assert fit["verdict"] == verdict
+
+
+def test_the_drawing_has_a_line_for_each_series() -> None:
+    drawing = plot.draw({"points": points([2.0, 2.0, 4.0]), "fits": []})
+    lines = ElementTree.fromstring(drawing).findall("{http://www.w3.org/2000/svg}polyline")
+    heights = [float(pair.split(",")[1]) for pair in lines[-1].attrib["points"].split()]
+    assert heights[0] == heights[1] > heights[2]
+
+
+def test_the_target_counts_what_was_applied_again_and_what_is_missing() -> None:
+    target = CountingTarget(random.Random(1))
+    target._happens = lambda share: False
+    for key, drops_repeats in (("a", True), ("a", True), ("b", False)):
+        request = {"do": "apply", "key": key, "drops_repeats": drops_repeats}
+        assert target._answer({**request, "sent_at": time.monotonic()}) == {"applied": True}
+    assert target.applied == {"a": 1, "b": 1}
+    late = {"do": "apply", "key": "c", "drops_repeats": False, "sent_at": time.monotonic() - 9}
+    assert target._answer(late) is None
+    assert [*_miscounted(target, Report(completed=1))] == ["2 effects were applied, of 4"]
+    target.applied["b"] = 2
+    assert any("more than once" in what for what in _miscounted(target, Report(completed=1)))
