@@ -39,7 +39,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
     """Return an App on the store of a folder, whose worker reacts fast and keeps its lease."""
-    app = {"probe", "busy_seconds", "effects", "types", "secrets", "encryption"}
+    app = {"probe", "busy_seconds", "effects", "types", "secrets", "encryption", "blobs"}
     names = app & options.keys()
     extra = {name: options.pop(name) for name in names}
     worker = {

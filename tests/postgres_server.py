@@ -24,12 +24,16 @@ _DEBIAN: Final = Path("/usr/lib/postgresql")
 _PARENT_DEATH_SIGNAL: Final = 1
 _SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
-    "max_connections": "200",
+    "max_connections": "400",
     "shared_buffers": "64MB",
     "deadlock_timeout": "100ms",
     "fsync": "on",
     "synchronous_commit": "on",
 }
+
+
+LOCKED: Final = "locked"
+"""The one role that a server asks for its password."""
 
 
 def find_binaries(folder: Path = _DEBIAN) -> Path | None:
@@ -45,19 +49,19 @@ def find_binaries(folder: Path = _DEBIAN) -> Path | None:
 class PostgresServer:
     """A server on a free port of this machine. It is started in the thread that outlives it."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, user: Mapping[str, Any]) -> None:
         self._binaries = binaries
         self._data = folder / "data"
         self._log = folder / "server.log"
-        self._user = _unprivileged()
-        if "user" in self._user:
-            os.chown(folder, self._user["user"], self._user["group"])
+        self._user = user
         self.port = free_port()
         self.sockets = folder
         self._process: subprocess.Popen[bytes] | None = None
         # Without syncing: what is made here is not what a crash is survived with.
         made = [binaries / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust"]
         self._run(*made, "--no-locale", "-E", "UTF8", "--no-sync")
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all {LOCKED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
 
     @property
     def url(self) -> str:
@@ -74,7 +78,7 @@ class PostgresServer:
                 [self._binaries / "postgres", "-D", self._data, *words],
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it calls the kernel alone
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it calls the kernel alone
                 **self._user,
             )
         self._wait()
@@ -121,14 +125,24 @@ class PostgresServer:
 @contextmanager
 def server(binaries: Path) -> Iterator[PostgresServer]:
     """Keep a server for as long as the block."""
-    # Not below pytest's folders, which the server's user may not enter.
-    with tempfile.TemporaryDirectory(prefix="perdure-pg-", ignore_cleanup_errors=True) as folder:
-        it = PostgresServer(binaries, Path(folder))
+    with own_folder("perdure-pg-") as (folder, user):
+        it = PostgresServer(binaries, folder, user)
         it.start()
         try:
             yield it
         finally:
             it.stop(signal.SIGQUIT)  # nobody needs what a checkpoint would keep
+
+
+@contextmanager
+def own_folder(prefix: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield a folder for a server, and as whom to start it; it is deleted at the end."""
+    # Not below pytest's folders, which that user may not enter.
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        user = _unprivileged()
+        if user:
+            os.chown(name, user["user"], user["group"])
+        yield Path(name), user
 
 
 def free_port() -> int:
@@ -150,7 +164,7 @@ def _unprivileged() -> Mapping[str, Any]:
     raise AssertionError("a server needs a user other than root: there is no 'nobody' here")
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel end the server when the tests are killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGQUIT)

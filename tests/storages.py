@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +16,14 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import pytest
 
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.workers import lock_folder
+
 SQLITE_ONLY: Final = pytest.mark.parametrize("storage", ["sqlite"], indirect=True)
 """Marks what looks into SQLite itself, or turns the clock of its leases."""
 
 FILE: Final = "runs.db"
+_PATIENCE_SECONDS: Final = 30.0
 _MARK: Final = "storage.url"
 _AS_TEXT: Final = re.compile(r"CAST\((\w+(?:\.\w+)?) AS TEXT\)")
 _BYTES: Final = re.compile(r"\bx'([0-9a-f]*)'")
@@ -53,8 +59,9 @@ def kept_on_server(folder: Path, url: str) -> Iterator[None]:
 
 def drop(folder: Path) -> None:
     """Delete the schema of a folder."""
-    with _connected(folder) as connection:
-        connection.execute(f"DROP SCHEMA IF EXISTS {schema_of(folder)} CASCADE".encode())
+    look(folder, f"DROP SCHEMA IF EXISTS {schema_of(folder)} CASCADE")
+    # Workers that were killed leave their locks.
+    shutil.rmtree(lock_folder(Address(url_of(folder))), ignore_errors=True)
 
 
 def schema_of(folder: Path) -> str:
@@ -62,12 +69,13 @@ def schema_of(folder: Path) -> str:
     return parse_qs(urlsplit(url_of(folder)).query)["schema"][0]
 
 
-def exists(folder: Path, file: str = FILE) -> bool:
-    """Return whether anybody has made a folder's store."""
-    if not on_server(folder):
-        return (folder / file).exists() and bool(look(folder, "PRAGMA user_version", file=file))
-    named = f"{schema_of(folder)}.migrations"
-    return look(folder, "SELECT to_regclass(?) IS NOT NULL", named) == [(True,)]
+def exists(folder: Path, table: str, file: str = FILE) -> bool:
+    """Return whether anybody has made a table of a folder's store."""
+    if on_server(folder):
+        named = f"{schema_of(folder)}.{table}"
+        return look(folder, "SELECT to_regclass(?) IS NOT NULL", named) == [(True,)]
+    made = "SELECT 1 FROM sqlite_master WHERE name = ?"
+    return (folder / file).exists() and bool(look(folder, made, table, file=file))
 
 
 def look(folder: Path, statement: str, *parameters: Any, file: str = FILE) -> list[Any]:
@@ -76,11 +84,69 @@ def look(folder: Path, statement: str, *parameters: Any, file: str = FILE) -> li
     It is SQLite's SQL; what PostgreSQL says in another way is translated.
     """
     if on_server(folder):
-        with _connected(folder) as connection:
-            cursor = connection.execute(_translated(statement).encode(), parameters)
-            return cursor.fetchall() if cursor.description else []
+        return _look_at_server(folder, _translated(statement).encode(), parameters)
     with closing(sqlite3.connect(folder / file, isolation_level=None, timeout=30)) as connection:
         return connection.execute(statement, parameters).fetchall()
+
+
+@contextmanager
+def held(folder: Path, *, wait: bool = True, file: str = FILE) -> Iterator[bool]:
+    """Keep everybody from writing to a folder's store; say whether that could be had at once."""
+    if on_server(folder):
+        with _connected(folder) as connection, connection.transaction():
+            how = "" if wait else "NOWAIT"
+            tables = "workers, runs, attempts, records, timers, receipts"
+            try:
+                connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE {how}".encode())
+            except psycopg.errors.LockNotAvailable:
+                yield False
+            else:
+                yield True
+        return
+    timeout = 30.0 if wait else 0.1
+    with closing(sqlite3.connect(folder / file, isolation_level=None, timeout=timeout)) as holder:
+        try:
+            holder.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            if wait:
+                raise
+            yield False
+        else:
+            yield True
+            holder.execute("ROLLBACK")
+
+
+class Places:
+    """Where the stores of some folders are: in files, or in schemas of one server."""
+
+    def __init__(self, server: str | None = None) -> None:
+        self.server = server
+        self._used: list[Path] = []
+
+    def use(self, folder: Path) -> None:
+        """Have the store of a folder here."""
+        if self.server is not None:
+            put_on_server(folder, self.server)
+            self._used.append(folder)
+
+    def drop(self) -> None:
+        """Delete every schema."""
+        for folder in self._used:
+            drop(folder)
+
+
+def _look_at_server(folder: Path, statement: bytes, parameters: Sequence[Any]) -> list[Any]:
+    ends = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            with _connected(folder) as connection:
+                cursor = connection.execute(statement, parameters)
+                return cursor.fetchall() if cursor.description else []
+        except psycopg.OperationalError:
+            # Some tests kill their server.
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.05)
 
 
 def _translated(statement: str) -> str:

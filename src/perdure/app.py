@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Never, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
 from perdure.blocking import Bridge
 from perdure.clock import Clock, SystemClock
@@ -14,13 +14,7 @@ from perdure.context import Context
 from perdure.declaration import EffectDeclaration, KnownEffects
 from perdure.effects.audit import AuditSink
 from perdure.encryption import Keyring, vault_of
-from perdure.engine.archive import (
-    ArchiveStore,
-    decode_archive,
-    encode_archive,
-    export_run,
-    take_in,
-)
+from perdure.engine import archive
 from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.rehearsal import Rehearsed
@@ -33,6 +27,9 @@ from perdure.observe import Observer
 from perdure.ports import Ports, Probe, Secrets, no_probe
 from perdure.secrets import SecretRef
 from perdure.urls import location_of, shown
+
+if TYPE_CHECKING:
+    from perdure.storage.blobs import BlobStore
 
 F = TypeVar("F", bound=Function)
 I = TypeVar("I")  # noqa: E741
@@ -49,14 +46,15 @@ class App:
 
     `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
     long a write waits for another process's. `encryption` hides what runs are given, record and
-    come to; every process on the store needs it. `audit` gets a record for each thing that happens
-    to an effect; it stays the caller's to close. `effects` are functions that `effect` declared:
-    the worker asks their lookups about what is ambiguous, also before a run has called them.
-    `types` are classes whose instances are stored, next to those that the annotations of run
-    functions and operations name: enums, dataclasses, named tuples, msgspec Structs and pydantic
-    models, each under its name or in a tuple with another one. `secrets` returns the secret of a
-    name, for `SecretRef`. `clock` and `probe` are for tests: a clock that they turn by hand, and a
-    function called at each named point where a crash leaves a different state.
+    come to, and `blobs` keeps the large ones of these values, such as `perdure.blobs.FileBlobs`;
+    every process on the store needs both. `audit` gets a record for each thing that happens to an
+    effect; it stays the caller's to close. `effects` are functions that `effect` declared: the
+    worker asks their lookups about what is ambiguous, also before a run has called them. `types`
+    are classes whose instances are stored, next to those that the annotations of run functions and
+    operations name: enums, dataclasses, named tuples, msgspec Structs and pydantic models, each
+    under its name or in a tuple with another one. `secrets` returns the secret of a name, for
+    `SecretRef`. `clock` and `probe` are for tests: a clock that they turn by hand, and a function
+    called at each named point where a crash leaves a different state.
 
     Raises `InvalidUrl`, `InvalidFunction` for what is no effect, and `InvalidOptions` for what is
     no class of data or has the name of another one.
@@ -69,6 +67,7 @@ class App:
         worker: WorkerOptions | None = None,
         busy_seconds: float = 60.0,
         encryption: Keyring | None = None,
+        blobs: BlobStore | None = None,
         audit: AuditSink | None = None,
         effects: Sequence[Callable[..., Any]] = (),
         types: Sequence[Named] = (),
@@ -81,6 +80,7 @@ class App:
         self.worker = worker or WorkerOptions()
         self.observer = Observer()
         self.encryption = encryption
+        self.blobs = blobs
         self.audit = audit
         self._known = KnownEffects()
         self._codec = Codec((SecretRef, *types))
@@ -246,7 +246,7 @@ class App:
         return self._engine
 
     @property
-    def store(self) -> ArchiveStore:
+    def store(self) -> archive.ArchiveStore:
         """The store of the open App, for those who look at runs."""
         return self.engine.store
 
@@ -311,7 +311,7 @@ class App:
         Nothing in it is encrypted, whatever the store is. Raises `UnknownRun`, `RunErased`, or
         `RunConflict` while a worker executes the run.
         """
-        return encode_archive(await export_run(self.store, run_id))
+        return archive.encode_archive(await archive.export_run(self.store, run_id))
 
     async def import_run(self, data: bytes) -> RunRow:
         """Write a run that was exported, with its records and its receipts; return it.
@@ -325,9 +325,9 @@ class App:
         no exported run, `RunConflict` for a run of that id, or a receipt, with something else in
         it, `RunErased`, or a `StorageError`.
         """
-        archive = decode_archive(data)
-        await take_in(self.store, archive)
-        return await self.find(archive.run.run_id)
+        coming = archive.decode_archive(data)
+        await archive.take_in(self.store, coming)
+        return await self.find(coming.run.run_id)
 
     async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> RunRow:
         """Delete what an ended run was given, recorded and came to; return what is left of it.
@@ -366,13 +366,14 @@ class App:
             await engine.close()
 
     async def _make_engine(self, *, create: bool) -> Engine:
-        store: ArchiveStore = await self._location.open(
+        store: archive.ArchiveStore = await self._location.open(
             self._clock,
             self.observer,
             self._busy_seconds,
             self._probe,
             create=create,
             vault=vault_of(self.encryption),
+            blobs=self.blobs,
         )
         # Threads of their own: operations that wait must not keep the loop's others waiting.
         threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")

@@ -84,9 +84,9 @@ class ReceiptStore:
         self._inherited: Sequence[object] = ()
 
     @classmethod
-    def open(cls, url: str) -> ReceiptStore:
+    def open(cls, url: str, **options: Any) -> ReceiptStore:
         """Return the receipts at a URL, such as `sqlite:///receipts.db`; raises `InvalidUrl`."""
-        return cls(url)
+        return cls(url, **options)
 
     async def __aenter__(self) -> Self:
         await self._opened()

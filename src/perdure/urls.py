@@ -14,6 +14,7 @@ from perdure.observe import Observer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perdure.storage.blobs import BlobStore
     from perdure.storage.vault import Vault
 
 _SQLITE: Final = "sqlite:///"
@@ -34,6 +35,7 @@ class Location(Protocol):
         *,
         create: bool,
         vault: Vault | None = None,
+        blobs: BlobStore | None = None,
     ) -> Any:
         """Open the store, for the running event loop.
 
@@ -84,6 +86,7 @@ class _File:
         *,
         create: bool,
         vault: Vault | None = None,
+        blobs: BlobStore | None = None,
     ) -> Any:
         """Open the file."""
         if not create and not self._path.exists():
@@ -93,7 +96,13 @@ class _File:
         # Imported here, so that a program pays only for the driver that its URL names.
         driver = importlib.import_module("perdure.storage.sqlite")
         return driver.SqliteStorage(
-            self._path, clock, observer, busy_seconds=busy_seconds, probe=probe, vault=vault
+            self._path,
+            clock,
+            observer,
+            busy_seconds=busy_seconds,
+            probe=probe,
+            vault=vault,
+            blobs=blobs,
         )
 
     async def open_audit(self, clock: Clock, busy_seconds: float) -> Any:
@@ -125,6 +134,7 @@ class _Memory:
         *,
         create: bool,
         vault: Vault | None = None,
+        blobs: BlobStore | None = None,
     ) -> Any:
         """Open the database."""
         memory = self._memory()
@@ -135,7 +145,13 @@ class _Memory:
             )
         driver = importlib.import_module("perdure.storage.sqlite")
         return driver.SqliteStorage(
-            memory, clock, observer, busy_seconds=busy_seconds, probe=probe, vault=vault
+            memory,
+            clock,
+            observer,
+            busy_seconds=busy_seconds,
+            probe=probe,
+            vault=vault,
+            blobs=blobs,
         )
 
     async def open_audit(self, clock: Clock, busy_seconds: float) -> Any:
@@ -172,11 +188,18 @@ class _Server:
         *,
         create: bool,
         vault: Vault | None = None,
+        blobs: BlobStore | None = None,
     ) -> Any:
         """Connect to the server."""
         driver = importlib.import_module("perdure.storage.postgres")
         storage = driver.PostgresStorage(
-            self._url, clock, observer, busy_seconds=busy_seconds, probe=probe, vault=vault
+            self._url,
+            clock,
+            observer,
+            busy_seconds=busy_seconds,
+            probe=probe,
+            vault=vault,
+            blobs=blobs,
         )
         try:
             await storage.open(create=create)

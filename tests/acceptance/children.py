@@ -11,23 +11,38 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.storages import held, look, on_server
+
+_STORES = {"runs.db", "receipts.db"}
 _PATIENCE_SECONDS = 60.0
 _fresh = multiprocessing.get_context("forkserver")
-_fresh.set_forkserver_preload(
+# A process that has loaded no agents is forked in half the time.
+_plain, _agents = forkserver.ForkServer(), forkserver.ForkServer()
+_plain.set_forkserver_preload(
     [
         "pytest",
-        "tests.acceptance.turn",
+        "perdure.storage.postgres",
         "tests.acceptance.payer",
         "tests.acceptance.run_payer",
-        "tests.acceptance.warm",
+        "tests.acceptance.forking",
+        "tests.acceptance.test_parked_effects",
+        "tests.acceptance.test_recovery",
+        "tests.acceptance.test_two_workers",
     ]
 )
+_agents.set_forkserver_preload(
+    ["pytest", "perdure.storage.postgres", "tests.acceptance.turn", "tests.acceptance.warm"]
+)
+_WITH_AGENTS = {
+    f"tests.acceptance.{name}" for name in ("mcp_counter", "test_readme", "tool_turn", "turn")
+}
 
 
 # multiprocessing looks after its children in every call, and two threads may not do that at once.
@@ -44,7 +59,9 @@ class Child:
         self._process: BaseProcess = _fresh.Process(
             target=_run, args=(self._log, target, arguments, options), daemon=True
         )
+        server = _agents if target.__module__ in _WITH_AGENTS else _plain
         with _lock:
+            forkserver.connect_to_new_process = server.connect_to_new_process
             self._process.start()
 
     @property
@@ -149,7 +166,9 @@ def notes(log: Path, **matching: Any) -> list[dict[str, Any]]:
 
 
 def query(database: Path, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """Look into a database from outside."""
+    """Look from outside into a database, or into what stands for it at a server."""
+    if database.name in _STORES and on_server(database.parent):
+        return look(database.parent, statement, *parameters)
     connection = sqlite3.connect(database, timeout=30)
     try:
         return connection.execute(statement, parameters).fetchall()
@@ -161,12 +180,10 @@ def freeze(child: Child, database: Path) -> None:
     """Stop a process, but not where it holds the write lock of a database, which stops all."""
     while True:
         child.signal(signal.SIGSTOP)
-        with closing(sqlite3.connect(database, timeout=0.1, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
+        with held(database.parent, wait=False, file=database.name) as free:
+            if free:
                 return
-            except sqlite3.OperationalError:
-                child.signal(signal.SIGCONT)
+        child.signal(signal.SIGCONT)
         time.sleep(0.02)
 
 

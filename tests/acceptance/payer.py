@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import perdure.storage.postgres
 import perdure.storage.sqlite  # noqa: F401 - so that a fork has it
 from perdure.effects import reconcile
 from perdure.effects.identity import OperationIdentity
@@ -23,6 +24,7 @@ from tests.acceptance.charging import (
     probe_of,
 )
 from tests.acceptance.children import note
+from tests.storages import url_of
 
 POLICIES = {
     "idempotent": EffectPolicy(
@@ -61,7 +63,7 @@ async def _outcome(
     if plan.kind in CANARIES:
         return await _canary(folder, client, identity, plan, probe)
     store = ReceiptStore(
-        f"sqlite:///{folder}/receipts.db", lease_seconds=plan.lease_seconds, probe=probe
+        url_of(folder, "receipts.db"), lease_seconds=plan.lease_seconds, probe=probe
     )
     try:
         async with store:

@@ -1,6 +1,7 @@
 """How much of all that could go wrong a test tries: a sample of every kind, or all of it in CI.
 
 `PERDURE_TEST_FULL=1` asks for all, and `PERDURE_TEST_<NAME>` for another number of one thing.
+`PERDURE_TEST_STORAGES` names the kinds of storage: `sqlite` by default, `sqlite,postgres` in CI.
 Whatever is left to chance follows from `PERDURE_TEST_SEED`.
 """
 
@@ -17,6 +18,11 @@ T = TypeVar("T")
 
 FULL = os.environ.get("PERDURE_TEST_FULL") == "1"
 SEED = int(os.environ.get("PERDURE_TEST_SEED", "11"))
+
+STORAGES = (
+    os.environ.get("PERDURE_TEST_STORAGES") or ("sqlite,postgres" if FULL else "sqlite")
+).split(",")
+"""On which kinds of storage whatever is killed is killed."""
 
 Crash = tuple[str, int]
 
@@ -39,6 +45,6 @@ def sample(cases: Sequence[T], kind: Callable[[T], Hashable]) -> list[T]:
 
 def moment_of(crash: Crash) -> str:
     """Return what happens at a point, `commit.done record`, wherever in a run that is."""
-    named = re.match(r"\S+( [a-z_.]+(?= |$))?", crash[0])
+    named = re.match(r"(commit|bank)\.\S+ [a-z_.]+(?= |$)|\S+", crash[0])
     assert named is not None
     return named[0]

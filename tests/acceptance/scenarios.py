@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 from tests.acceptance.charging import Plan
 from tests.acceptance.children import Child, notes, query, run, until, until_ended
 from tests.acceptance.samples import Crash, amount, moment_of
+from tests.postgres_server import PostgresServer
+from tests.storages import Places, exists
 
 PlanT = TypeVar("PlanT", bound=Plan)
 T = TypeVar("T")
 
-SCENARIOS = amount("BANK_SCENARIOS", usual=15, full=40)
+SCENARIOS = amount("BANK_SCENARIOS", usual=10, full=40)
 SHORT_LEASE_SECONDS = 0.5
 SEND_FAULTS = ("", "", "", "drop", "lose", "late", "hang", "refuse")
 LOOKUP_FAULTS = ("", "", "drop", "late", "void")
@@ -35,6 +37,7 @@ class Target:
 
     port: int
     books: Path
+    places: Places
 
     def charges(self, account: str) -> int:
         """Count the charges of an account, when nothing is under way any more."""
@@ -66,6 +69,7 @@ class Scenario:
 
     def __init__(self, folder: Path, target: Target, account: str) -> None:
         folder.mkdir()
+        target.places.use(folder)
         self.folder = folder
         self.target = target
         self.account = account
@@ -92,10 +96,9 @@ class Scenario:
 
     def row(self, statement: str, names: Sequence[str]) -> dict[str, Any]:
         """Return the first row of what was kept, or nothing."""
-        database = self.folder / self.database
-        if not database.exists():
+        if not exists(self.folder, "receipts", self.database):
             return {}
-        rows = query(database, statement)
+        rows = query(self.folder / self.database, statement)
         return dict(zip(names, rows[0], strict=True)) if rows else {}
 
     def _arguments(self, plan: Plan) -> tuple[Path, int, str, Plan]:
@@ -157,6 +160,27 @@ def survive_all(
     """Do something with each of some scenarios, several at once."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(survive, numbers))
+
+
+def survive_crashes(
+    survive: Callable[[int], T], numbers: Iterable[int], server: PostgresServer, seed: str
+) -> tuple[list[T], int]:
+    """Do something with each of some scenarios while their server crashes now and then.
+
+    Returns also how often it did. It is restarted in this thread, which is the one it ends with.
+    """
+    chance = random.Random(seed)
+    crashes = 0
+    took = 0.0
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(survive_all, survive, numbers)
+        # It stands for about as long as it takes to come back, also on a slow machine.
+        while not wait([done], took + chance.uniform(0.2, 1.5)).done:
+            began = time.monotonic()
+            server.crash()
+            took = time.monotonic() - began
+            crashes += 1
+        return done.result(), crashes
 
 
 def found_wrong(wrong: Callable[[int], list[str]], most: int) -> list[str]:

@@ -16,19 +16,21 @@ from tests.acceptance import turn
 from tests.acceptance.children import notes, query, run, running, until
 from tests.acceptance.mcp_counter import serve
 from tests.acceptance.samples import SEED, Crash, amount, moment_of, sample
+from tests.storages import Places, exists
 
 _AT_ONCE = 2 * (os.cpu_count() or 1)
-_CHAINS = amount("CRASH_CHAINS", usual=10, full=30)
+_CHAINS = amount("CRASH_CHAINS", usual=6, full=30)
 _CRASHES_A_CHAIN = 3
 
-Recorded = dict[str, tuple[str, str, str, str]]
+Recorded = dict[str, tuple[str, str, bytes, str]]
 
 
 class Scenario:
     """A turn in a folder of its own, and what became of it so far."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, places: Places) -> None:
         folder.mkdir()
+        places.use(folder)
         turn.create_shop(folder)
         self._folder = folder
         self._url = url
@@ -43,14 +45,11 @@ class Scenario:
 
     def recorded(self) -> Recorded:
         """Return the operations in the journal: kind, handler, input digest and status by key."""
-        if not (self._folder / "runs.db").exists():
-            return {}
-        tables = query(self._folder / "runs.db", "SELECT name FROM sqlite_master")
-        if ("records",) not in tables:
+        if not exists(self._folder, "records"):
             return {}
         rows = query(
             self._folder / "runs.db",
-            "SELECT step_id || '/' || sequence, kind, handler_id, hex(input_sha256), status"
+            "SELECT step_id || '/' || sequence, kind, handler_id, input_sha256, status"
             " FROM records",
         )
         return {key: row for key, *row in rows}
@@ -83,9 +82,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def reference(url: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def reference(url: str, places: Places, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Return the journal of a turn that nobody killed."""
-    scenario = Scenario(tmp_path_factory.mktemp("turn") / "reference", url)
+    scenario = Scenario(tmp_path_factory.mktemp("turn") / "reference", url, places)
     assert not scenario.take_turn(None)
     assert scenario.end() == ("completed", turn.ANSWER)
     assert scenario.effects() == Counter(turn.OPERATIONS.values())
@@ -93,9 +92,10 @@ def reference(url: str, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 @pytest.fixture(scope="module")
-def crashes(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[Crash]:
+def crashes(url: str, places: Places, tmp_path_factory: pytest.TempPathFactory) -> list[Crash]:
     """Return every point of a turn."""
     folder = tmp_path_factory.mktemp("points")
+    places.use(folder)
     turn.create_shop(folder)
     run(folder, turn.list_points, folder, url, folder / "points")
     passed = (folder / "points").read_text().splitlines()
@@ -128,12 +128,12 @@ def test_every_write_and_every_call_is_a_point(reference: Recorded, crashes: lis
 
 
 def test_a_turn_killed_at_any_point_ends_as_if_it_had_not_been(
-    url: str, tmp_path: Path, reference: Recorded, crashes: list[Crash]
+    url: str, places: Places, tmp_path: Path, reference: Recorded, crashes: list[Crash]
 ) -> None:
     chosen = sample(crashes, moment_of)
 
     def survive(index: int) -> None:
-        scenario = Scenario(tmp_path / f"at-{index}", url)
+        scenario = Scenario(tmp_path / f"at-{index}", url, places)
         assert _survive(scenario, [chosen[index]], reference) == 1, chosen[index]
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -142,7 +142,7 @@ def test_a_turn_killed_at_any_point_ends_as_if_it_had_not_been(
 
 
 def test_recoveries_that_are_killed_themselves_are_recovered(
-    url: str, tmp_path: Path, reference: Recorded, crashes: list[Crash]
+    url: str, places: Places, tmp_path: Path, reference: Recorded, crashes: list[Crash]
 ) -> None:
     chosen = random.Random(SEED)
     chains = [
@@ -154,7 +154,8 @@ def test_recoveries_that_are_killed_themselves_are_recovered(
     ]
 
     def survive(index: int) -> int:
-        return _survive(Scenario(tmp_path / f"chain-{index}", url), chains[index], reference)
+        scenario = Scenario(tmp_path / f"chain-{index}", url, places)
+        return _survive(scenario, chains[index], reference)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         kills = sum(pool.map(survive, range(_CHAINS)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.acceptance import payer
 from tests.acceptance.charging import CANARIES, Plan
 from tests.acceptance.children import notes
 from tests.acceptance.payer import POLICIES
-from tests.acceptance.samples import SEED, Crash, sample
+from tests.acceptance.samples import SEED, Crash, amount, sample
 from tests.acceptance.scenarios import (
     SCENARIOS,
     SHORT_LEASE_SECONDS,
@@ -24,10 +25,13 @@ from tests.acceptance.scenarios import (
     found_wrong,
     kind_of,
     survive_all,
+    survive_crashes,
     wrong_receipt,
 )
+from tests.postgres_server import PostgresServer
 
 KINDS = tuple(POLICIES)
+SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=5, full=40)
 SURE = {"idempotent", "queryable"}
 WRITES = ("claim", "settle", "doubt", "resend", "lookup", "asked")
 POINTS = (
@@ -131,6 +135,24 @@ def test_a_payer_that_froze_past_its_lease_does_not_charge_again(
 
 
 def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path) -> None:
+    ends = Counter(survive_all(_survivor(target, tmp_path), range(SCENARIOS)))
+    for (kind, state, charges), count in sorted(ends.items()):
+        print(f"{count:5} {kind}: {state}, {charges} charges")
+    assert {kind for kind, _, _ in ends} == set(KINDS)
+
+
+def test_whatever_happens_to_the_server_nobody_is_charged_twice(
+    target_at_own_server: Target, own_server: PostgresServer, tmp_path: Path
+) -> None:
+    survive = _survivor(target_at_own_server, tmp_path)
+    ends, crashes = survive_crashes(survive, range(SERVER_SCENARIOS), own_server, f"{SEED}")
+    print(f"{len(ends)} scenarios, in which the server crashed {crashes} times")
+    assert crashes > 1
+
+
+def _survivor(target: Target, tmp_path: Path) -> Callable[[int], tuple[str, str, int]]:
+    """Return what lives through a scenario of a number and tells how it ended."""
+
     def survive(number: int) -> tuple[str, str, int]:
         chance = random.Random(f"{SEED}/{number}")
         kind = KINDS[number % len(KINDS)]
@@ -140,10 +162,7 @@ def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path
         assert scenario.wrong(kind) == [], (number, kind, steps, scenario.outcomes())
         return kind, scenario.receipt()["state"], scenario.charges
 
-    ends = Counter(survive_all(survive, range(SCENARIOS)))
-    for (kind, state, charges), count in sorted(ends.items()):
-        print(f"{count:5} {kind}: {state}, {charges} charges")
-    assert {kind for kind, _, _ in ends} == set(KINDS)
+    return survive
 
 
 @pytest.mark.parametrize("kind", CANARIES)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from tests.acceptance import run_payer
 from tests.acceptance.charging import CANARIES
 from tests.acceptance.children import notes
 from tests.acceptance.run_payer import DECLARED, RunPlan
-from tests.acceptance.samples import SEED, Crash, sample
+from tests.acceptance.samples import SEED, Crash, amount, sample
 from tests.acceptance.scenarios import (
     SCENARIOS,
     SHORT_LEASE_SECONDS,
@@ -28,10 +30,14 @@ from tests.acceptance.scenarios import (
     found_wrong,
     kind_of,
     survive_all,
+    survive_crashes,
     wrong_receipt,
 )
+from tests.postgres_server import PostgresServer
+from tests.storages import url_of
 
 KINDS = tuple(DECLARED)
+SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=5, full=40)
 SURE = {"idempotent", "queryable"}
 WRITES = (
     *("receipt.claim", "receipt.doubt", "receipt.resend", "receipt.lookup", "receipt.asked"),
@@ -58,10 +64,9 @@ class Run(Scenario):
 
     def end(self) -> tuple[str, str]:
         """Return the state of the run, and what it returned or why it did not."""
-        problem = "json_extract(CAST(problem AS TEXT), '$.code')"
-        output = "json_extract(CAST(output AS TEXT), '$')"
-        row = self.row(f"SELECT state, {output}, {problem} FROM runs", _RUN)
-        return row["state"], row["output"] or row["code"]
+        row = self.row("SELECT state, output, problem_code FROM runs", _RUN)
+        output = row["output"]
+        return row["state"], row["code"] if output is None else json.loads(output)
 
     def wrong(self, kind: str) -> list[str]:
         """Name what is wrong with what the bank counted, receipt and run say, and callers heard."""
@@ -90,7 +95,7 @@ class Run(Scenario):
         receipt = self.receipt()
 
         async def settle() -> None:
-            async with ReceiptStore(f"sqlite:///{self.folder}/{self.database}") as store:
+            async with ReceiptStore(url_of(self.folder, self.database)) as store:
                 await store.settle(
                     receipt["operation_key"],
                     decision,
@@ -215,6 +220,24 @@ def test_an_answer_that_comes_when_another_worker_asks_changes_nothing(
 
 
 def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path) -> None:
+    ends = Counter(survive_all(_survivor(target, tmp_path), range(SCENARIOS)))
+    for (kind, state, run, end, charges), count in sorted(ends.items()):
+        print(f"{count:5} {kind}: {state}, {run} {end}, {charges} charges")
+    assert {kind for kind, *_ in ends} == set(KINDS)
+
+
+def test_whatever_happens_to_the_server_nobody_is_charged_twice(
+    target_at_own_server: Target, own_server: PostgresServer, tmp_path: Path
+) -> None:
+    survive = _survivor(target_at_own_server, tmp_path)
+    ends, crashes = survive_crashes(survive, range(SERVER_SCENARIOS), own_server, f"{SEED}")
+    print(f"{len(ends)} scenarios, in which the server crashed {crashes} times")
+    assert crashes > 1
+
+
+def _survivor(target: Target, tmp_path: Path) -> Callable[[int], tuple[Any, ...]]:
+    """Return what lives through a scenario of a number and tells how it ended."""
+
     def survive(number: int) -> tuple[Any, ...]:
         chance = random.Random(f"{SEED}/{number}")
         kind = KINDS[number % len(KINDS)]
@@ -227,10 +250,7 @@ def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path
         _finish(scenario, kind)
         return end
 
-    ends = Counter(survive_all(survive, range(SCENARIOS)))
-    for (kind, state, run, end, charges), count in sorted(ends.items()):
-        print(f"{count:5} {kind}: {state}, {run} {end}, {charges} charges")
-    assert {kind for kind, *_ in ends} == set(KINDS)
+    return survive
 
 
 @pytest.mark.parametrize("kind", CANARIES)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from perdure import App, Context, WorkerOptions, effect
 from perdure.clock import SystemClock
 from tests.acceptance.children import freeze, note, notes, query, running, until
 from tests.acceptance.samples import amount
+from tests.storages import Places, held, on_server, url_of
 
 _STARTS = amount("STARTS", usual=300, full=1000)
 _LEASE_SECONDS = 1.0
@@ -28,7 +27,7 @@ _TWIN = WorkerOptions(name="twin", lease_seconds=_LEASE_SECONDS)
 
 
 def _url(folder: Path) -> str:
-    return f"sqlite:///{folder}/runs.db"
+    return url_of(folder)
 
 
 # --- nobody dies ---------------------------------------------------------------------------------
@@ -63,18 +62,18 @@ def start_all(folder: Path, seed: int) -> None:
     asyncio.run(main())
 
 
-def test_two_processes_that_start_the_same_runs_never_start_a_step_twice(tmp_path: Path) -> None:
+def test_two_processes_that_start_the_same_runs_never_start_a_step_twice(folder: Path) -> None:
     with ExitStack() as stack:
-        workers = [stack.enter_context(running(tmp_path, start_all, tmp_path, n)) for n in (1, 2)]
+        workers = [stack.enter_context(running(folder, start_all, folder, n)) for n in (1, 2)]
         pids = {worker.pid for worker in workers}
         for worker in workers:
             worker.succeed()
-    steps = notes(tmp_path / "steps.log")
+    steps = notes(folder / "steps.log")
     counts = Counter((line["run"], line["step"]) for line in steps)
     assert len(counts) == 2 * _STARTS
     assert set(counts.values()) == {1}
     assert {line["pid"] for line in steps} == pids
-    assert query(tmp_path / "runs.db", "SELECT ending, count(*) FROM attempts GROUP BY ending") == [
+    assert query(folder / "runs.db", "SELECT ending, count(*) FROM attempts GROUP BY ending") == [
         ("completed", _STARTS)
     ]
 
@@ -127,15 +126,15 @@ def work(
     asyncio.run(main())
 
 
-def test_what_a_killed_worker_was_doing_goes_on_at_once_in_another(tmp_path: Path) -> None:
+def test_what_a_killed_worker_was_doing_goes_on_at_once_in_another(folder: Path) -> None:
     took: list[float] = []
-    log = tmp_path / "steps.log"
+    log = folder / "steps.log"
     defaults = WorkerOptions()
-    with running(tmp_path, work, tmp_path, None, defaults) as survivor:
-        until((tmp_path / "open.log").exists, survivor)
+    with running(folder, work, folder, None, defaults) as survivor:
+        until((folder / "open.log").exists, survivor)
         for run_id in ("run-1", "run-2", "run-3", "run-4", "run-5"):
             slow = partial(notes, log, run=run_id, step="slow")
-            with running(tmp_path, work, tmp_path, run_id, defaults) as victim:
+            with running(folder, work, folder, run_id, defaults) as victim:
                 until(slow, victim)
                 killed_at = time.monotonic()
                 victim.signal(signal.SIGKILL)
@@ -143,8 +142,8 @@ def test_what_a_killed_worker_was_doing_goes_on_at_once_in_another(tmp_path: Pat
             first, second = slow()
             assert (first["pid"], second["pid"]) == (victim.pid, survivor.pid)
             took.append(second["at"] - killed_at)
-            until(lambda run_id=run_id: _run(tmp_path, run_id)[0] == "completed", survivor)
-            assert _run(tmp_path, run_id) == ("completed", '"by the second"', 2)
+            until(lambda run_id=run_id: _run(folder, run_id)[0] == "completed", survivor)
+            assert _run(folder, run_id) == ("completed", '"by the second"', 2)
             assert len(notes(log, run=run_id, step="quick")) == 1
     print(f"goes on after {sorted(took)[len(took) // 2]:.3f} s, at worst {max(took):.3f} s")
     assert max(took) < 3
@@ -152,30 +151,30 @@ def test_what_a_killed_worker_was_doing_goes_on_at_once_in_another(tmp_path: Pat
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["awaiting", "blocking"])
 def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_thaws(
-    tmp_path: Path, blocking: bool
+    folder: Path, blocking: bool
 ) -> None:
     """T33: the two have the same name, so that only the generation tells them apart."""
-    log = tmp_path / "steps.log"
+    log = folder / "steps.log"
     with (
-        running(tmp_path, work, tmp_path, "run-1", _TWIN, blocking=blocking) as frozen,
-        running(tmp_path, work, tmp_path, None) as other,
+        running(folder, work, folder, "run-1", _TWIN, blocking=blocking) as frozen,
+        running(folder, work, folder, None) as other,
     ):
         until(
-            lambda: notes(log, step="slow") and len(notes(tmp_path / "open.log")) == 2,
+            lambda: notes(log, step="slow") and len(notes(folder / "open.log")) == 2,
             frozen,
             other,
         )
-        (tmp_path / "wait").touch()
-        freeze(frozen, tmp_path / "runs.db")
+        (folder / "wait").touch()
+        freeze(frozen, folder / "runs.db")
         until(lambda: len(notes(log, step="slow")) == 2, other)
-        before = _whole(tmp_path)
-        (tmp_path / "thawed").touch()
+        before = _whole(folder)
+        (folder / "thawed").touch()
         frozen.signal(signal.SIGCONT)
         # It is a worker again after whatever it still had to write.
         lives = "SELECT 1 FROM workers WHERE gone = 0 AND pid = ?"
-        until(lambda: query(tmp_path / "runs.db", lives, frozen.pid), frozen)
-        assert _whole(tmp_path) == before
-        (tmp_path / "wait").unlink()
+        until(lambda: query(folder / "runs.db", lives, frozen.pid), frozen)
+        assert _whole(folder) == before
+        (folder / "wait").unlink()
         # It tells its caller what the run came to in the other process.
         until(lambda: notes(log, step="result"), frozen)
         (result,) = notes(log, step="result")
@@ -184,50 +183,52 @@ def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_thaws(
         # A body that blocks its loop sees no cancellation; what it came to is refused.
         cancelled = [] if blocking else [frozen.pid]
         assert [line["pid"] for line in notes(log, step="cancelled")] == cancelled
-        assert _attempts(tmp_path, "run-1") == [("twin", "lost"), ("twin", "completed")]
+        assert _attempts(folder, "run-1") == [("twin", "lost"), ("twin", "completed")]
 
 
-def test_a_short_time_without_the_database_costs_nobody_a_run(tmp_path: Path) -> None:
-    log = tmp_path / "steps.log"
+def test_a_short_time_without_the_database_costs_nobody_a_run(folder: Path) -> None:
+    log = folder / "steps.log"
     options = WorkerOptions(lease_seconds=3.0)
     with (
-        running(tmp_path, work, tmp_path, "run-1", options) as owner,
-        running(tmp_path, work, tmp_path, None, options) as other,
+        running(folder, work, folder, "run-1", options) as owner,
+        running(folder, work, folder, None, options) as other,
     ):
         until(
-            lambda: notes(log, step="slow") and len(notes(tmp_path / "open.log")) == 2, owner, other
+            lambda: notes(log, step="slow") and len(notes(folder / "open.log")) == 2, owner, other
         )
-        with _write_lock(tmp_path):
+        with held(folder):
             time.sleep(options.lease_seconds * 0.4)  # two renewals
         leases = "SELECT min(lease_until) FROM workers WHERE gone = 0"
-        ((lease_until,),) = query(tmp_path / "runs.db", leases)
-        until(lambda: query(tmp_path / "runs.db", leases) > [(lease_until,)], other)
-        assert _run(tmp_path, "run-1") == ("running", None, 1)
+        ((lease_until,),) = query(folder / "runs.db", leases)
+        until(lambda: query(folder / "runs.db", leases) > [(lease_until,)], other)
+        assert _run(folder, "run-1") == ("running", None, 1)
         assert len(notes(log, step="slow")) == 1
         assert owner.alive
 
 
-def test_a_worker_cut_off_from_the_database_stops_before_its_lease_ends(tmp_path: Path) -> None:
-    log = tmp_path / "steps.log"
+def test_a_worker_cut_off_from_the_database_stops_before_its_lease_ends(folder: Path) -> None:
+    log = folder / "steps.log"
     options = WorkerOptions(lease_seconds=1.2)
     with (
-        running(tmp_path, work, tmp_path, "run-1", options) as owner,
-        running(tmp_path, work, tmp_path, None, options) as other,
+        running(folder, work, folder, "run-1", options) as owner,
+        running(folder, work, folder, None, options) as other,
     ):
         until(
-            lambda: notes(log, step="slow") and len(notes(tmp_path / "open.log")) == 2, owner, other
+            lambda: notes(log, step="slow") and len(notes(folder / "open.log")) == 2, owner, other
         )
-        with _write_lock(tmp_path):
+        with held(folder):
             ((lease_until,),) = query(
-                tmp_path / "runs.db", "SELECT lease_until FROM workers WHERE pid = ?", owner.pid
+                folder / "runs.db", "SELECT lease_until FROM workers WHERE pid = ?", owner.pid
             )
             until(lambda: notes(log, step="cancelled"), owner)
             time.sleep(options.lease_seconds / 2)
         (cancelled,) = notes(log, step="cancelled")
+        if on_server(folder):
+            lease_until += time.monotonic() - time.time()
         assert cancelled["at"] < lease_until
         print(f"stops {lease_until - cancelled['at']:.3f} s before the end of its lease")
-        until(lambda: _run(tmp_path, "run-1")[0] == "completed", other)
-        assert _run(tmp_path, "run-1")[1] == '"by the second"'
+        until(lambda: _run(folder, "run-1")[0] == "completed", other)
+        assert _run(folder, "run-1")[1] == '"by the second"'
         assert len(notes(log, step="quick")) == 1
         assert len(notes(log, step="slow")) == 2
 
@@ -280,10 +281,15 @@ def tick(folder: Path, starts: bool, jump_seconds: float) -> None:
     asyncio.run(main())
 
 
-def test_clocks_that_jump_steal_nothing_and_keep_nothing_for_ever(tmp_path: Path) -> None:
+def test_clocks_that_jump_steal_nothing_and_keep_nothing_for_ever(
+    places: Places, tmp_path: Path
+) -> None:
     """T34: five minutes forth or back, in the owner or in the other process."""
     jumps = [(300.0, 0.0), (-300.0, 0.0), (0.0, 300.0), (0.0, -300.0)]
     folders = [tmp_path / f"{owner:+.0f},{other:+.0f}" for owner, other in jumps]
+    for each in folders:
+        each.mkdir()
+        places.use(each)
     with ThreadPoolExecutor(len(jumps)) as pool:
         took = list(pool.map(_jump, folders, jumps))
     print(f"a frozen worker's run goes on after {max(took):.3f} s")
@@ -291,7 +297,6 @@ def test_clocks_that_jump_steal_nothing_and_keep_nothing_for_ever(tmp_path: Path
 
 
 def _jump(folder: Path, jumps: tuple[float, float]) -> float:
-    folder.mkdir()
     log = folder / "steps.log"
     with (
         running(folder, tick, folder, True, jumps[0]) as owner,
@@ -319,14 +324,6 @@ def _jump(folder: Path, jumps: tuple[float, float]) -> float:
 
 
 # --- looking from outside ------------------------------------------------------------------------
-
-
-@contextmanager
-def _write_lock(folder: Path) -> Iterator[None]:
-    with closing(sqlite3.connect(folder / "runs.db", isolation_level=None, timeout=30)) as holder:
-        holder.execute("BEGIN IMMEDIATE")
-        yield
-        holder.execute("ROLLBACK")
 
 
 def _run(folder: Path, run_id: str) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from perdure.testing.crash import CrashAt, CrashPoints
 from perdure.testing.scripted import Call, Reply, ScriptedModel
 from tests.acceptance.children import note
 from tests.acceptance.mcp_counter import SCENARIO
+from tests.storages import url_of
 
 RUN_ID = "turn-1"
 ANSWER = "All three are reserved, and Lisbon is the cheaper way to send them."
@@ -76,7 +77,7 @@ def _finish(folder: Path, url: str, probe: Callable[[str], None]) -> None:
         if moment == "operation.call":
             note(folder / "executed.log", operation=place)
 
-    app = App(f"sqlite:///{folder}/runs.db", clock=FrozenClock(), probe=noting)
+    app = App(url_of(folder), clock=FrozenClock(), probe=noting)
     agent = _agent(folder, url, probe)
 
     @app.run(version=1)

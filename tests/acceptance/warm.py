@@ -5,6 +5,7 @@ Imported where it runs: a turn whose tools and schemas are of no further use.
 
 from __future__ import annotations
 
+import gc
 import tempfile
 
 import anyio._backends._asyncio  # noqa: F401 - these three are imported late, in each process
@@ -43,3 +44,7 @@ def take_turns(url: str) -> None:
 
 with tempfile.TemporaryDirectory() as folder:
     take_turns(f"sqlite:///{folder}/runs.db")
+
+# What is never looked at is never copied.
+gc.collect()
+gc.freeze()

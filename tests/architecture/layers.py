@@ -54,6 +54,7 @@ PLACES: dict[str, int] = {
     "app": COMPOSITION,
     "audit": COMPOSITION,
     "background": COMPOSITION,
+    "blobs": COMPOSITION,
     "blocking": COMPOSITION,
     "encryption": COMPOSITION,
     "home": COMPOSITION,

@@ -21,6 +21,7 @@ from perdure.storage.sqlite.database import connect
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import run, sql, until
 from tests.receipts import KEY, Bank, shop
+from tests.storages import exists, url_of
 
 AT = "2023-11-14T22:13:20.000000Z"
 FULL = {key: kind(key) for key, kind in AUDIT_KEYS.items()}
@@ -226,9 +227,10 @@ def test_an_effect_is_applied_although_its_record_can_not_be_kept(
 
 
 def table(folder: Path) -> AuditTable:
-    return AuditTable(f"sqlite:///{folder / 'runs.db'}", clock=ManualClock())
+    return AuditTable(url_of(folder), clock=ManualClock())
 
 
+@pytest.mark.usefixtures("storage")
 def test_records_are_read_newest_first_and_hold_the_allowed_keys(tmp_path: Path) -> None:
     async def main() -> None:
         it = table(tmp_path)
@@ -269,6 +271,7 @@ def test_there_is_a_column_for_each_key_and_its_type_is_kept(tmp_path: Path) -> 
                 database.execute(f"UPDATE audit SET {wrong}")
 
 
+@pytest.mark.usefixtures("storage")
 def test_the_table_may_stand_in_the_file_of_the_receipts(tmp_path: Path) -> None:
     async def main() -> None:
         it = table(tmp_path)
@@ -287,9 +290,10 @@ def test_the_table_may_stand_in_the_file_of_the_receipts(tmp_path: Path) -> None
     run(main())
 
 
+@pytest.mark.usefixtures("storage")
 def test_a_table_belongs_to_the_loop_that_opened_it_until_it_is_closed(tmp_path: Path) -> None:
     it = table(tmp_path)
-    assert not (tmp_path / "runs.db").exists()
+    assert not exists(tmp_path, "audit")
 
     async def use() -> None:
         await it.write(FULL)

@@ -18,7 +18,7 @@ PAGE_BYTES = 4096
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Database]:
     database = Database(folder / "runs.db", SystemClock(), Observer(), 20, lambda point: None)
-    sql(folder, "CREATE TABLE IF NOT EXISTS blobs (data BLOB)")
+    sql(folder, "CREATE TABLE IF NOT EXISTS filler (data BLOB)")
     try:
         yield database
     finally:
@@ -27,7 +27,7 @@ async def opened(folder: Path) -> AsyncIterator[Database]:
 
 async def fill(database: Database, writes: int, size: int) -> None:
     def job(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO blobs VALUES (zeroblob(?))", (size,))
+        connection.execute("INSERT INTO filler VALUES (zeroblob(?))", (size,))
 
     for number in range(writes):
         await database.write(job, f"blob {number}")
@@ -41,7 +41,7 @@ def folded(folder: Path) -> int:
     """Return how many rows a file has without its log."""
     (folder / "copy.db").write_bytes((folder / "runs.db").read_bytes())
     with sqlite3.connect(f"file:{folder / 'copy.db'}?immutable=1", uri=True) as copy:
-        ((count,),) = copy.execute("SELECT count(*) FROM blobs").fetchall()
+        ((count,),) = copy.execute("SELECT count(*) FROM filler").fetchall()
     copy.close()
     return count
 
@@ -62,11 +62,11 @@ def test_a_reader_holds_the_folding_up_and_stops_no_write(tmp_path: Path) -> Non
             await fill(database, 1, 10)
             reader = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
             reader.execute("BEGIN")
-            assert reader.execute("SELECT count(*) FROM blobs").fetchall() == [(1,)]
+            assert reader.execute("SELECT count(*) FROM filler").fetchall() == [(1,)]
             await fill(database, 400, 40_000)
             held = log_pages(tmp_path)
             assert held > LOG_PAGES
-            assert reader.execute("SELECT count(*) FROM blobs").fetchall() == [(1,)]
+            assert reader.execute("SELECT count(*) FROM filler").fetchall() == [(1,)]
             reader.execute("COMMIT")
             reader.close()
             await fill(database, 800, 40_000)

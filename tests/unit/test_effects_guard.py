@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.effects.receipt import ReceiptState
-from perdure.effects.support import EffectPolicy
+from perdure.effects.support import EffectPolicy, SideEffectSupport
 from perdure.errors import (
     EffectAmbiguous,
     EffectConflict,
@@ -138,6 +138,28 @@ def test_an_attempt_whose_time_is_over_before_it_is_sent_is_not_sent(tmp_path: P
                 await it.pay(bank, EffectPolicy(timeout_seconds=60))
             assert (await it.receipt()).state is ReceiptState.FAILED
         assert bank.sent == 0
+
+    run(main())
+
+
+def test_a_repeat_that_comes_too_late_leaves_the_doubt_of_the_attempt_before(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock, left = ManualClock(), [True]
+
+        def late(point: str) -> None:
+            if point == "commit.done receipt.resend" and left:
+                left.clear()
+                clock.advance(61)
+
+        bank = Bank(ConnectionResetError("gone"), "done")
+        policy = EffectPolicy(support=SideEffectSupport.IDEMPOTENT, timeout_seconds=60)
+        async with shop(tmp_path, clock=clock, probe=late) as it:
+            assert await it.pay_in_time(bank, policy) == "done"
+            receipt = await it.receipt()
+            assert (receipt.state, receipt.attempt) == (ReceiptState.COMPLETED, 3)
+        assert bank.sent == 2
 
     run(main())
 

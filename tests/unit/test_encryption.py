@@ -94,7 +94,9 @@ def test_looking_at_a_store_does_not_make_it_an_encrypted_one(tmp_path: Path) ->
     async def main() -> None:
         await opens(tmp_path, keyring())
         await once(working(tmp_path, None), "work", 1)
-        with pytest.raises(StorageCorrupt, match="not encrypted yet: `perdure reencrypt`"):
+        with pytest.raises(
+            StorageCorrupt, match="not encrypted yet: `perdure reencrypt --plaintext`"
+        ):
             await opens(tmp_path, keyring())
         await whole(working(tmp_path, keyring(accept_plaintext=True)), "run-1")
         await opens(tmp_path, None)
@@ -293,9 +295,7 @@ def test_a_run_that_cannot_be_read_waits_for_a_person_and_keeps_nobody_waiting(
         app = paused()
         async with app:
             other = await app.start("work", 18, run_id="run-2")
-            with pytest.raises(
-                RunNeedsAttention, match=r"run-1.* not what was encrypted"
-            ) as caught:
+            with pytest.raises(RunNeedsAttention, match=r"run-1.* was changed") as caught:
                 await app.handle("run-1").result()
             assert caught.value.code == "StorageCorrupt"
             assert await other.result() == 18

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import (
+    App,
     Context,
     RunFailed,
     RunState,
@@ -203,3 +204,20 @@ def test_a_result_that_cannot_be_stored_fails_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(RunFailed, match=r"result\.when\[0\] is an object"):
         run(once(app, work))
+
+
+def test_a_run_that_raises_what_closes_coroutines_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        app = App(f"sqlite:///{tmp_path / 'runs.db'}")
+
+        @app.run(version=1)
+        async def odd(context: Context) -> None:
+            raise GeneratorExit
+
+        async with app:
+            handle = await app.start(odd)
+            with pytest.raises(RunFailed, match="GeneratorExit"):
+                await handle.result()
+            assert len(await app.store.list_attempts(handle.run_id)) == 1
+
+    run(main())

@@ -12,7 +12,7 @@ import pytest
 from perdure.clock import SystemClock
 from perdure.effects.receipt import Move
 from perdure.engine.store import NewRun
-from perdure.errors import UnknownRun
+from perdure.errors import StorageBusy, UnknownRun
 from perdure.observe import Observer
 from perdure.ports import no_probe
 from perdure.storage.postgres import PostgresStorage
@@ -21,7 +21,7 @@ from perdure.storage.postgres.server_clock import ServerClock
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage.scene import Process, new_run, settlement
 from tests.harness import app_on, run, until
-from tests.storages import kept_on_server, look, schema_of, url_of
+from tests.storages import held, kept_on_server, look, schema_of, url_of
 
 
 @pytest.fixture
@@ -110,6 +110,16 @@ def test_a_process_that_froze_in_a_transaction_holds_nobody_up(
             thawed.set()
             assert await freezing == 2
             assert told == [False, True]
+
+    run(main())
+
+
+def test_a_renewal_that_gets_no_answer_is_given_up(place: Path) -> None:
+    async def main() -> None:
+        async with process(place) as it:
+            with held(place), pytest.raises(StorageBusy):
+                await asyncio.to_thread(it.store.renew_worker, it.holder, 0.5)
+            await asyncio.to_thread(it.store.renew_worker, it.holder, 60.0)
 
     run(main())
 

@@ -290,6 +290,24 @@ async def settle_record(place: Place) -> Any:
     return write
 
 
+async def doubt(place: Place) -> Any:
+    gone = Process(place.other.store, await place.other.store.register_worker("gone", 60.0))
+    await gone.attempted(identity=place.identity())
+    await gone.store.retire_worker(gone.holder)
+
+    async def write() -> Any:
+        doubted = await place.cut.store.doubt_vanished(None)
+
+        async def check() -> None:
+            assert list(doubted) == [await place.receipt()]
+            assert doubted[0].state is ReceiptState.AMBIGUOUS
+            assert list(await place.cut.store.doubt_vanished(None)) == []
+
+        return check
+
+    return write
+
+
 async def erase(place: Place) -> Any:
     fence = await place.cut.start(place.run_id)
     await place.cut.append(fence, "tool", 1)
@@ -359,6 +377,7 @@ WRITES: list[Write] = [
     settle,
     decide,
     settle_record,
+    doubt,
     erase,
     register,
     retire,

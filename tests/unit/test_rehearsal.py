@@ -71,6 +71,28 @@ async def waiting(context: Context) -> str:
     return "late"
 
 
+async def skipping_waiting(context: Context) -> str:
+    await context.sleep(3600)
+    return "late"
+
+
+async def broken_waiting(context: Context) -> str:
+    raise ZeroDivisionError
+
+
+async def beside_waiting(context: Context) -> int:
+    fresh = context.branch("fresh")
+
+    async def ask() -> int:
+        return await fresh.call(price, "milk")
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(ask())
+        await asyncio.sleep(0)  # the new operation comes first
+        known = await context.call(price, "tea")
+    return known + asked.result()
+
+
 async def changed_waiting(context: Context) -> str:
     await context.call(price, "milk")
     return "late"
@@ -137,7 +159,10 @@ def test_a_run_that_is_not_over_is_compared_as_far_as_it_came(tmp_path: Path) ->
     found = run(rehearsed(tmp_path, waiting))
     assert (found.verdict, found.replayed, found.recorded) == (Verdict.GOES_ON, 1, 1)
     assert "r/sleep/1" in found.reason
-    assert run(rehearsed(tmp_path, changed_waiting)).verdict is Verdict.DIFFERS
+    for body in (changed_waiting, skipping_waiting, broken_waiting):
+        assert run(rehearsed(tmp_path, body)).verdict is Verdict.DIFFERS
+    # What runs beside the new operation still asks for what was recorded.
+    assert run(rehearsed(tmp_path, beside_waiting)).verdict is Verdict.GOES_ON
 
 
 PROGRAM = """

@@ -22,7 +22,6 @@ _COLUMNS: Final = (
     Column("reason", least=40, below=True),
 )
 _OPEN: Final = (RunState.RUNNING, RunState.PENDING, RunState.NEEDS_ATTENTION)
-_BAD: Final = frozenset({Verdict.DIFFERS, Verdict.UNSERVED})
 
 
 async def check(options: argparse.Namespace, screen: Screen) -> Exit:
@@ -37,7 +36,13 @@ async def check(options: argparse.Namespace, screen: Screen) -> Exit:
                 if row.tombstone is None
             ]
     _report(found, screen, everything=options.all)
-    return Exit.NOT_WELL if any(one.verdict in _BAD for one in found) else Exit.OK
+    bad = [one for one in found if _is_bad(one)]
+    return Exit.NOT_WELL if bad else Exit.OK
+
+
+def _is_bad(one: Rehearsed) -> bool:
+    """Tell whether the code would not do for a run; nobody needs to serve one that is over."""
+    return one.verdict is Verdict.DIFFERS or (one.verdict is Verdict.UNSERVED and not one.ended)
 
 
 async def _chosen(app: App, options: argparse.Namespace) -> list[RunRow]:
@@ -49,8 +54,9 @@ async def _chosen(app: App, options: argparse.Namespace) -> list[RunRow]:
         for state in _OPEN
         for row in await app.list(state=state, limit=options.limit)
     }
-    for row in await app.list(limit=options.limit):
-        rows.setdefault(row.run_id, row)
+    if not options.open:
+        for row in await app.list(limit=options.limit):
+            rows.setdefault(row.run_id, row)
     return [*rows.values()]
 
 
@@ -58,7 +64,7 @@ def _report(found: list[Rehearsed], screen: Screen, *, everything: bool) -> None
     if screen.as_json:
         screen.document({"runs": [msgspec.to_builtins(one) for one in found]})
         return
-    shown = [one for one in found if everything or one.verdict in _BAD]
+    shown = [one for one in found if everything or _is_bad(one)]
     if shown:
         screen.show(Sheet("", _COLUMNS, map(_cells, shown)))
     counts = Counter(one.verdict for one in found)

@@ -78,7 +78,7 @@ async def _diagnose(app: App, *, knows_functions: bool) -> Diagnosis:
     store = app.store
     state = RunState.NEEDS_ATTENTION
     return Diagnosis(
-        app.url,
+        app.shown_url,
         await store.examine(),
         await store.count_runs(),
         await store.list_workers(),

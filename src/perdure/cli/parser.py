@@ -207,6 +207,7 @@ def _add_check(commands: Any) -> None:
         help="at most N of each state (100)",
         metavar="N",
     )
+    check.add_argument("--open", action="store_true", help="only runs that are open")
     check.add_argument("--all", action="store_true", help="list those that match, too")
 
 

@@ -31,8 +31,18 @@ def add_reencrypt(commands: Any, add: Callable[..., Any]) -> None:
     command = add(
         commands,
         "reencrypt",
-        "encrypt all that a database holds with the current key, also what is not encrypted yet",
+        "encrypt all that a database holds with the current key",
         store=True,
+    )
+    command.add_argument(
+        "--plaintext",
+        action="store_true",
+        help="also what is not encrypted yet: for a database that was in use without encryption",
+    )
+    command.add_argument(
+        "--beside-workers",
+        action="store_true",
+        help="with --plaintext, although workers are alive: all of them were started with the key",
     )
     command.add_argument("--dry-run", action="store_true", help="only count what it would encrypt")
     command.add_argument(
@@ -53,15 +63,28 @@ async def reencrypt_all(options: argparse.Namespace, screen: Screen) -> Exit:
             f"with which key? Pass --key-file FILE or set {KEY_FILE_VARIABLE}; `perdure key new"
             " --key-file FILE` makes one"
         )
-    app.encryption = keyring.accepting_plaintext()
+    # Otherwise somebody who may write to the database could have forgeries encrypted.
+    app.encryption = keyring.accepting_plaintext() if options.plaintext else keyring
     with naming_the_database(app):
         async with app.connect(create=False):
+            if options.plaintext and not (options.dry_run or options.beside_workers):
+                await _check_alone(app)
             stale = await app.store.count_stale()
             if options.dry_run:
                 work = _Work({}, stale, [], clean=False)
             else:
                 work = await _encrypt(app, stale, screen, rewrite=options.rewrite)
     return _say(work, keyring.current, options, screen)
+
+
+async def _check_alone(app: App) -> None:
+    """Refuse while somebody may go on writing plaintext that nobody could read afterwards."""
+    alive = [worker.holder for worker in await app.store.list_workers() if worker.alive]
+    if alive:
+        raise CommandError(
+            f"{', '.join(alive)} may have been started without the key, and would go on writing"
+            " plaintext: stop them first; or, if all of them have the key, pass --beside-workers"
+        )
 
 
 async def _encrypt(app: App, stale: Mapping[str, int], screen: Screen, *, rewrite: bool) -> _Work:

@@ -130,7 +130,10 @@ class Guard:
         """Send; return the answer, or None when the receipt says what came of it instead."""
         receipt = standing.receipt
         self._probe("effect.send")
-        seconds = await self._seconds_left(effect, standing)
+        try:
+            seconds = await self._seconds_left(effect, standing)
+        except _TooLate:
+            return None
         first = receipt.attempt == 1
         self._observer.count("perdure_side_effect_first_execution_total", int(first))
         limit = asyncio.timeout(seconds)
@@ -164,7 +167,8 @@ class Guard:
         """Return how long the attempt may take, right before it is sent; None for no bound.
 
         A process that was frozen since its claim may have lost it: then nothing is sent. Raises
-        `LeaseLost`, or `EffectNotSent` when no time is left.
+        `LeaseLost`, and when no time is left `EffectNotSent`, or `_TooLate` where an earlier
+        attempt leaves open whether it was applied.
         """
         try:
             self._ownership.owner()
@@ -177,7 +181,9 @@ class Guard:
         seconds = standing.deadline - self._clock.monotonic()
         if seconds <= 0:
             problem = "its time was over before it was sent"
-            await self.ledger.settle_unsent(effect, standing.receipt, problem)
+            settled = await self.ledger.settle_unsent(effect, standing.receipt, problem)
+            if settled.state is not ReceiptState.FAILED:
+                raise _TooLate
             raise EffectNotSent(problem)
         return seconds
 
@@ -211,3 +217,7 @@ class Guard:
                 # Never sent again by a caller that knows it was applied.
                 why = f"attempt {receipt.attempt} reported success after another had begun"
                 raise EffectAmbiguous(receipt.operation_key, receipt.target, why)
+
+
+class _TooLate(Exception):
+    """Says that a repeat was not sent for want of time: the effect is in doubt as before."""

@@ -197,11 +197,14 @@ class Ledger:
                 self._leave(key)
         return Standing(receipt, mine, deadline)
 
-    async def settle_unsent(self, effect: Effect, receipt: Receipt, problem: str) -> None:
+    async def settle_unsent(self, effect: Effect, receipt: Receipt, problem: str) -> Receipt:
         """End an attempt that sent nothing; what an earlier one did is as unknown as before."""
         move = Move.DOUBT if receipt.earlier_unknown else Move.REFUSE
         # Neither counted nor audited: it was never dispatched.
-        await self.settle(effect, receipt, move, problem=problem, stopped=True, noted=False)
+        settled, _ = await self.settle(
+            effect, receipt, move, problem=problem, stopped=True, noted=False
+        )
+        return settled
 
     def _leave(self, key: str) -> None:
         self._busy[key] -= 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from perdure.engine.archive import ArchiveStore
 from perdure.engine.registry import Function, Registry, RunFunction
@@ -20,6 +20,7 @@ from perdure.errors import (
     RunNeedsAttention,
     StorageCorrupt,
     StorageError,
+    StorageMissing,
     UnknownRun,
 )
 from perdure.ids import check_identifier, is_identifier, new_run_id
@@ -27,6 +28,9 @@ from perdure.observe import log
 from perdure.ports import Ports
 
 T = TypeVar("T")
+
+_UNREADABLE: Final = (KeyUnavailable, StorageCorrupt, StorageMissing)
+"""What reading a result raises that is not there, or not for this process."""
 
 
 class RunHandle(Generic[T]):
@@ -246,7 +250,7 @@ class Engine:
         if elsewhere:
             try:
                 rows = await self.store.read_settled(elsewhere)
-            except (KeyUnavailable, StorageCorrupt):
+            except _UNREADABLE:
                 rows = await self._readable(elsewhere)
             for row in rows:
                 self._settle_row(row)
@@ -257,7 +261,7 @@ class Engine:
         for run_id in run_ids:
             try:
                 rows += await self.store.read_settled([run_id])
-            except (KeyUnavailable, StorageCorrupt) as error:
+            except _UNREADABLE as error:
                 for future in self._waiting.pop(run_id, ()):
                     if not future.done():
                         future.set_exception(error)

@@ -112,8 +112,6 @@ class Execution:
             return None
         except (LeaseLost, RunStopped):
             return None
-        except GeneratorExit:
-            raise
         except BaseExceptionGroup as group:
             signalled = group.subgroup((LeaseLost, RunStopped)) is not None
             return None if signalled else _ended(RunState.FAILED, group)
@@ -121,6 +119,9 @@ class Execution:
             # A person's interrupt reaches the main thread; elsewhere the run's own code raised it.
             here = threading.current_thread()
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
+                raise
+            # Nothing can be awaited while a coroutine is closed; code may raise the same by itself.
+            if isinstance(error, GeneratorExit) and asyncio.current_task() is not self.task:
                 raise
             return _ended(RunState.FAILED, error)
         finally:

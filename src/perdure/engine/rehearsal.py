@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import enum
+from typing import Final
 
 import msgspec
 
@@ -24,6 +26,9 @@ from perdure.perform import Performed, Performer
 from perdure.ports import Handler, Ports
 from perdure.retry import RetryPolicy
 
+_QUIET_TURNS: Final = 50
+"""Of the loop, in which nothing was replayed any more."""
+
 _DISAGREEMENTS = frozenset({ReplayMismatch.__name__, UnaskedOperation.__name__})
 
 
@@ -44,7 +49,10 @@ class Verdict(enum.StrEnum):
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
-    """What a rehearsal found, in how many of the recorded operations, and why."""
+    """What a rehearsal found, in how many of the recorded operations, and why.
+
+    `ended` tells whether the run is over.
+    """
 
     run_id: str
     function: str
@@ -52,6 +60,7 @@ class Rehearsed(msgspec.Struct, frozen=True):
     verdict: Verdict
     replayed: int
     recorded: int
+    ended: bool
     reason: str = ""
 
 
@@ -76,15 +85,15 @@ class _Replayer(Performer):
         effect: EffectDeclaration | None,
     ) -> Performed:
         del handler, retry, effect
-        raise self._stop(asked)
+        raise await self._stop(asked)
 
     async def _begin_timer(self, asked: Asked, wake_at: float) -> TimerRow:
         del wake_at
-        raise self._stop(asked)
+        raise await self._stop(asked)
 
     async def _wait(self, asked: Asked, wake_at: float) -> None:
         del wake_at
-        raise self._stop(asked)
+        raise await self._stop(asked)
 
     async def unfinished(self) -> PerdureError | None:
         """Return an error that names what was recorded and not asked for, or None."""
@@ -92,9 +101,15 @@ class _Replayer(Performer):
         keys = [stable_key(self.fence.run_id, *place) for place in sorted(places)]
         return UnaskedOperation(self.fence.run_id, keys) if keys else None
 
-    def _stop(self, asked: Asked) -> RunStopped:
+    async def _stop(self, asked: Asked) -> RunStopped:
         if self.frontier is None:
             self.frontier = asked.invocation.stable_key
+        # What runs beside it may be cancelled for it, and has recorded operations to ask for.
+        quiet = 0
+        while quiet < _QUIET_TURNS:
+            replayed = self.replayed
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if replayed == self.replayed else 0
         return RunStopped(self.fence.run_id)
 
 
@@ -123,19 +138,28 @@ async def rehearse(store: RunStore, registry: Registry, ports: Ports, row: RunRo
     performer = _Replayer(claim.fence, journal, quiet, _Everybody())
     execution = Execution(claim, function)
     end = await execution.run(performer)
-    verdict, reason = _judge(row, end, performer)
+    verdict, reason = _judge(row, end, performer, await performer.unfinished())
     return _found(row, verdict, performer.replayed, recorded, reason)
 
 
-def _judge(row: RunRow, end: RunEnd | None, performer: _Replayer) -> tuple[Verdict, str]:
+def _at_frontier(row: RunRow, frontier: str, left: PerdureError | None) -> tuple[Verdict, str]:
+    """Judge code that asks for something that was not recorded."""
+    if row.state is RunState.COMPLETED:
+        return Verdict.DIFFERS, f"it asks for {frontier}, which the completed run did not"
+    if left is not None:
+        return Verdict.DIFFERS, f"it asks for {frontier} before it asks for all that was recorded"
+    return Verdict.GOES_ON, f"up to {frontier}"
+
+
+def _judge(
+    row: RunRow, end: RunEnd | None, performer: _Replayer, left: PerdureError | None
+) -> tuple[Verdict, str]:
     problem = None if end is None else end.problem
     if problem is not None and problem.code in _DISAGREEMENTS:
         return Verdict.DIFFERS, problem.message
     if performer.frontier is not None:
-        if row.state is not RunState.COMPLETED:
-            return Verdict.GOES_ON, f"up to {performer.frontier}"
-        return Verdict.DIFFERS, f"it asks for {performer.frontier}, which the completed run did not"
-    if end is None or not row.state.ended:
+        return _at_frontier(row, performer.frontier, left)
+    if end is None or (not row.state.ended and end.state is RunState.COMPLETED):
         return Verdict.GOES_ON, "to its end"
     if end.state is not row.state:
         said = f": {problem.message}" if problem is not None else ""
@@ -145,4 +169,13 @@ def _judge(row: RunRow, end: RunEnd | None, performer: _Replayer) -> tuple[Verdi
 
 
 def _found(row: RunRow, verdict: Verdict, replayed: int, recorded: int, reason: str) -> Rehearsed:
-    return Rehearsed(row.run_id, row.function, row.version, verdict, replayed, recorded, reason)
+    return Rehearsed(
+        row.run_id,
+        row.function,
+        row.version,
+        verdict,
+        replayed,
+        recorded,
+        row.state.ended,
+        reason,
+    )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,21 +20,34 @@ from perdure.storage.receipt_rows import (
     doubt_of,
     reason_of,
 )
-from perdure.storage.rows import Rows, split_record
+from perdure.storage.rows import Rows
 
 Row = dict[str, Any]
 
 _NOBODY: Final = ""
 
 
+def wholes_of(archive: RunArchive) -> list[Split]:
+    """Return the documents of an archived run in pieces and rests, as `Arrival` takes them."""
+    run = archive.run
+    wholes = [carve(archive.input)]
+    if run.output_json is not None:
+        wholes.append(carve(run.output_json))
+    for record in archive.records:
+        wholes += (carve(record.input), carve(record.payload))
+    return wholes
+
+
 class Arrival:
     """The rows of an archived run, sealed as this store seals.
 
-    `documents` are those that are in pieces: the row and the column that their last piece goes in.
+    `wholes` are its documents, in the order of `wholes_of`. `documents` are those that are in
+    pieces: the row and the column that their last piece goes in.
     """
 
-    def __init__(self, rows: Rows, archive: RunArchive) -> None:
+    def __init__(self, rows: Rows, archive: RunArchive, wholes: Sequence[Split]) -> None:
         self._rows = rows
+        self._wholes = iter(wholes)
         self.run_id = archive.run.run_id
         self.documents: list[tuple[Row, str, Split]] = []
         self.run = self._run(archive)
@@ -58,8 +72,8 @@ class Arrival:
     def _run(self, archive: RunArchive) -> Row:
         run = archive.run
         new = NewRun(run.run_id, run.function, run.version, archive.input, run.created_at)
-        given = carve(archive.input)
-        output = None if run.output_json is None else carve(run.output_json)
+        given = next(self._wholes)
+        output = None if run.output_json is None else next(self._wholes)
         end = RunEnd(run.state, run.output_json, run.problem)
         ended = self._rows.run_end(self._fence(run.generation), end, 0.0, output)
         columns = ("output_packing", "output_piece", "output", "problem", "problem_code")
@@ -91,7 +105,7 @@ class Arrival:
             operation.finished_at,
             archived.nested,
         )
-        given, answer = split_record(record)
+        given, answer = next(self._wholes), next(self._wholes)
         row = self._rows.record(self._fence(operation.generation), record, given, answer)
         self._in_pieces(row, "input_piece", given)
         self._in_pieces(row, "payload_piece", answer)

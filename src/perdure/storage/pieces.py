@@ -20,6 +20,8 @@ _WORTH_SHARING_BYTES: Final = 4096
 _LEAST_PIECE_BYTES: Final = 512
 _DEEPEST: Final = 8
 _HEAD_LENGTH_BYTES: Final = 4
+_MARK_BYTES: Final = 8
+"""How much of the digest of its last piece the rest of a document has with it."""
 _WORTH_PACKING_BYTES: Final = 256
 _LEVEL: Final = 1
 
@@ -48,7 +50,8 @@ class Split(msgspec.Struct, frozen=True):
     """A document, the cuts in it, its newest beginnings, and what no piece holds.
 
     That is what follows the last cut and, where the pieces do not begin with the document, what
-    comes before the first of them; `head` is None otherwise.
+    comes before the first of them; `head` is None otherwise. `packed` is all of that as it is kept,
+    if that is known.
     """
 
     document: bytes
@@ -145,17 +148,26 @@ def pack_rest(whole: Split) -> Packed:
     if whole.head is None:
         return pack(whole.tail)
     length = len(whole.head).to_bytes(_HEAD_LENGTH_BYTES, "big")
-    packing, data = pack(length + whole.head + whole.tail)
+    mark = whole.newest[-1].digest[:_MARK_BYTES]
+    packing, data = pack(length + mark + whole.head + whole.tail)
     return packing | FRAMED, data
 
 
-def unpack_rest(packing: int, data: bytes) -> tuple[bytes, bytes]:
-    """Return what comes before the pieces of a document, and what follows them."""
+def unpack_rest(packing: int, data: bytes, digest: bytes) -> tuple[bytes, bytes]:
+    """Return what comes before the pieces of a document, and what follows them.
+
+    `digest` is that of the last piece. Raises `StorageCorrupt` where the rest belongs to others.
+    """
     rest = unpack(packing & ~FRAMED, data)
     if not packing & FRAMED:
         return b"", rest
-    end = _HEAD_LENGTH_BYTES + int.from_bytes(rest[:_HEAD_LENGTH_BYTES], "big")
-    return rest[_HEAD_LENGTH_BYTES:end], rest[end:]
+    begin = _HEAD_LENGTH_BYTES + _MARK_BYTES
+    if rest[_HEAD_LENGTH_BYTES:begin] != digest[:_MARK_BYTES]:
+        raise StorageCorrupt(
+            "a document has the pieces of another one in the database; restore it from a backup"
+        )
+    end = begin + int.from_bytes(rest[:_HEAD_LENGTH_BYTES], "big")
+    return rest[begin:end], rest[end:]
 
 
 def pack(data: bytes) -> Packed:

@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from perdure.errors import KeyUnavailable
+from perdure.errors import KeyUnavailable, StorageCorrupt
+from perdure.storage.documents import BLOB_NAME_BYTES
+from perdure.storage.pieces import IN_BLOB
 from perdure.storage.receipt_rows import VANISHED, answer_of, arguments_of, doubt_of, reason_of
 from perdure.storage.rows import (
     Rows,
@@ -33,6 +35,12 @@ FIRST: Final[Mapping[str, Any]] = {"timers": "", "decisions": ""}
 """What comes before all rows of a class; 0 for those that are not here."""
 
 _NAME_BYTES: Final = 32
+_STANDING: Final[Mapping[str, tuple[int, ...]]] = {
+    "runs": (5, 10),
+    "records": (11, 16),
+    "pieces": (2,),
+}
+"""Where in a row there is how a value is packed that may stand in a blob; the value follows."""
 
 
 class Resealer:
@@ -44,6 +52,7 @@ class Resealer:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._vault = rows.vault
+        self._moved: Mapping[bytes, bytes] = {}
         self._of: Mapping[str, Callable[[Sequence[Any]], dict[str, Any]]] = {
             "runs": self._run,
             "records": self._record,
@@ -64,11 +73,22 @@ class Resealer:
             raise KeyUnavailable("there is no key to encrypt with: pass encryption=Keyring(...)")
         return {"head": keys.head, "head_text": keys.head_text}
 
-    def reseal(self, name: str, row: Sequence[Any]) -> dict[str, Any]:
+    def in_the_open(self, name: str, rows: Sequence[Sequence[Any]]) -> list[bytes]:
+        """Return the names of blobs that rows need, and that were put before there was a key."""
+        pairs = [row[at : at + 2] for row in rows for at in _STANDING.get(name, ())]
+        return [
+            bytes(stored)
+            for packing, stored in pairs
+            if stored is not None and packing & IN_BLOB and len(stored) == BLOB_NAME_BYTES
+        ]
+
+    def reseal(self, name: str, row: Sequence[Any], moved: Mapping[bytes, bytes]) -> dict[str, Any]:
         """Return the parameters of the statement that writes a row anew.
 
-        Raises `StorageCorrupt` or `KeyUnavailable` for what cannot be read.
+        `moved` are the references to what was put again of the blobs `in_the_open`. Raises
+        `StorageCorrupt` or `KeyUnavailable` for what cannot be read.
         """
+        self._moved = moved
         return {"number": row[0], **self._of[name](row[1:])}
 
     def renamed(self, piece: dict[str, Any]) -> dict[str, Any]:
@@ -138,10 +158,21 @@ class Resealer:
     def _piece(self, row: Sequence[Any]) -> dict[str, Any]:
         name, packing, stored = row
         digest, part = self._rows.unseal_piece(name, packing, stored)
+        part = self._reference(packing, part, f"the piece {bytes(name).hex()}")
         new = self._rows.name(digest)
         data = self._rows.seal_piece(new, digest, packing, part)
         piece = {"old": bytes(name), "digest": new, "data": data}
         return {**piece, "sha256": digest, "packing": packing, "part": part}
+
+    def _reference(self, packing: int, kept: bytes, place: str) -> bytes:
+        """Return what is kept of a value, with the key of its blob where that had none."""
+        if not packing & IN_BLOB or len(kept) > BLOB_NAME_BYTES:
+            return kept
+        if kept not in self._moved:
+            raise StorageCorrupt(
+                f"{place} stands in a blob that was not encrypted and has just come: encrypt again"
+            )
+        return self._moved[kept]
 
     def _value(self, stored: bytes, place: str) -> bytes:
         return self._vault.seal(self._vault.unseal(bytes(stored), place), place)
@@ -164,6 +195,7 @@ class Resealer:
         if piece is not None and piece_data is not None:
             digest, _ = self._rows.unseal_piece(piece, piece_packing or 0, piece_data)
         rest = self._rows.unseal_rest(place, packing, digest, stored)
+        rest = self._reference(packing, rest, place)
         return self._rows.seal_rest(place, packing, digest, rest)
 
 

@@ -15,6 +15,7 @@ from perdure.engine.store import (
     RunState,
     Tombstone,
 )
+from perdure.errors import InputDigestMismatch, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome
@@ -106,6 +107,16 @@ class Rows(ReceiptRows):
             finished_at,
             None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
         )
+
+    def check_given(
+        self, document: bytes, run_id: str, function: str, version: int, stored: bytes
+    ) -> None:
+        """Check that a run was given this document; raises `StorageCorrupt`."""
+        if self.run_digest(run_id, function, version, stored) != hashlib.sha256(document).digest():
+            raise StorageCorrupt(
+                f"{input_of(run_named(run_id))} is damaged in the database; restore it from a"
+                " backup"
+            )
 
     def run_digest(self, run_id: str, function: str, version: int, stored: bytes) -> bytes:
         """Return the digest of what a run was given.
@@ -215,6 +226,12 @@ class Rows(ReceiptRows):
         digest = self.unseal_digest(digest, digest_of(place, "delay"))
         document = self.vault.unseal(bytes(stored), delay_of(place, wake_at))
         return TimerRow(step_id, sequence, kind, handler_id, digest, document, wake_at)
+
+
+def damaged(place: str, error: StorageCorrupt | None = None) -> InputDigestMismatch:
+    """Return the error of an operation whose input is not what was written."""
+    why = "; restore it from a backup" if error is None else f": {error}"
+    return InputDigestMismatch(f"the input of {place} is damaged in the database{why}")
 
 
 def fence_row(fence: Fence) -> dict[str, Any]:

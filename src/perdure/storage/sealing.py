@@ -110,7 +110,9 @@ class SealingVault:
             cipher = letters[stored[:1]](key)
             return cipher.decrypt(bytes(_NONCE_BYTES), stored[1:], None)
         except (KeyError, InvalidTag, ValueError):
-            raise StorageCorrupt("it is not what was encrypted there") from None
+            raise StorageCorrupt(
+                "a blob is not what its row says: restore both from a backup"
+            ) from None
 
     def _encrypt(self, data: bytes, place: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
@@ -156,6 +158,6 @@ def _changed(place: str) -> StorageCorrupt:
 def _refuse(place: str) -> Never:
     raise StorageCorrupt(
         f"{shown(place)} is not encrypted, and in this store everything has to be: if it was"
-        " written before encryption was turned on, `perdure reencrypt` encrypts it; until then"
-        " Keyring(..., accept_plaintext=True) reads it"
+        " written before encryption was turned on, `perdure reencrypt --plaintext` encrypts it;"
+        " until then Keyring(..., accept_plaintext=True) reads it"
     )

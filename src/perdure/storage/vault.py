@@ -169,8 +169,8 @@ def admit(vault: Vault, noted: Sequence[tuple[str, bytes]], *, used: bool) -> No
             )
     if used and not noted and not keys.accepts_plaintext:
         raise StorageCorrupt(
-            "the store is not encrypted yet: `perdure reencrypt` encrypts what it holds, and until"
-            " that is done Keyring(..., accept_plaintext=True) opens it"
+            "the store is not encrypted yet: `perdure reencrypt --plaintext` encrypts what it"
+            " holds, and until that is done Keyring(..., accept_plaintext=True) opens it"
         )
 
 

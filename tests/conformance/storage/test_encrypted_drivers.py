@@ -26,8 +26,6 @@ def test_a_driver_that_encrypts_keeps_what_its_ports_promise(
     place = location_of(url_of(tmp_path))
 
     async def open_store() -> RunStore:
-        return await place.open(
-            SystemClock(), Observer(), 20.0, no_probe, create=True, vault=VAULT
-        )
+        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True, vault=VAULT)
 
     run(check(open_store))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.observe import Observer
+from perdure.storage.blobs import BlobStore
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.archive import PostgresArchive
 from perdure.storage.postgres.boundary import PostgresBoundary
@@ -40,9 +41,10 @@ class PostgresStorage(
         busy_seconds: float,
         probe: Callable[[str], None],
         vault: Vault | None = None,
+        blobs: BlobStore | None = None,
     ) -> None:
         vault = vault or OpenVault()
-        database = Database(Address(url), clock, observer, busy_seconds, probe, vault)
+        database = Database(Address(url), clock, observer, busy_seconds, probe, vault, blobs=blobs)
         self.clock = database.clock
         self.hints = Hints(database)
         PostgresBoundary.__init__(self, database)

@@ -12,6 +12,8 @@ from perdure.errors import InvalidUrl
 DEFAULT_SCHEMA: Final = "perdure"
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_UNNEST: Final = re.compile(r"\bunnest\((?:[^()]|\(\w+\))*\)")
+_ARRAY: Final = re.compile(r"%\(\w+\)s::[a-z ]+\[\]")
 
 
 class Address:
@@ -46,6 +48,15 @@ class Address:
         self.conninfo = make_conninfo(**known)
         host = known.get("host") or known.get("hostaddr") or "localhost"
         self.shown = f"{host}:{known.get('port') or 5432}/{known.get('dbname') or ''}"
+
+    def statement(self, sql: str) -> bytes:
+        """Return a statement as the server gets it: in this schema, and planned once.
+
+        The server would plan a statement anew for each length of the arrays in it, which takes
+        longer than the statement itself. It does not know the length of what a subquery returns.
+        """
+        once = re.sub(_UNNEST, lambda found: re.sub(_ARRAY, r"(SELECT \g<0>)", found[0]), sql)
+        return self.named(once).encode()
 
     def named(self, sql: str) -> str:
         """Return a statement that names this schema."""

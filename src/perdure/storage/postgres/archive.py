@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from perdure.engine.archive import RunArchive
 from perdure.errors import StorageBusy
-from perdure.storage.archived import Arrival, taken
+from perdure.storage.archived import Arrival, taken, wholes_of
 from perdure.storage.postgres.arrays import Column, columns_of
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.failures import PieceGone
@@ -91,7 +91,8 @@ class PostgresArchive:
         was written.
         """
         await self._db.note_key()
-        arrival = await asyncio.to_thread(Arrival, self._db.rows, archive)
+        wholes = await self._db.blobs.lift_rests(await asyncio.to_thread(wholes_of, archive))
+        arrival = await asyncio.to_thread(Arrival, self._db.rows, archive, wholes)
         for _ in range(_MOST_TRIES):
             pieces = await self._pieces(arrival)
 

@@ -45,7 +45,7 @@ class PostgresBoundary(PostgresJournal, PostgresReceipts):
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`; after a `StorageBusy`,
         nobody knows whether it was written.
         """
-        wholes = split_record(record)
+        wholes = await self._db.blobs.lift_rests(split_record(record))
         row = self._db.rows.record(fence, record, *wholes)
         row["input_piece"], row["payload_piece"] = map(self._db.rows.last, wholes)
         row.update(_settlement_row(self._db.rows.settlement(settlement, self._db.clock.now())))

@@ -12,6 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 from perdure.clock import Clock
 from perdure.errors import EngineClosed, LeaseLost, StorageError
 from perdure.observe import Observer
+from perdure.storage.blobs import Blobs, BlobStore
 from perdure.storage.postgres import arrays
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.failures import passes, storage_error, unprepared
@@ -68,17 +69,20 @@ class Database:
         busy_seconds: float,
         probe: Callable[[str], None],
         vault: Vault | None = None,
+        *,
+        blobs: BlobStore | None = None,
     ) -> None:
         self.address = address
         self.clock = ServerClock(clock)
         self.observer = observer
         self.busy_seconds = busy_seconds
         self.rows = Rows(vault or OpenVault())
+        self.blobs = Blobs(blobs, self.rows, self)
         self._vault = vault
         self._noted = vault is None
         queries = load_queries("postgres")
         self.sql: Mapping[str, bytes] = {
-            name: address.named(statement).encode() for name, statement in queries.items()
+            name: address.statement(statement) for name, statement in queries.items()
         }
         self._probe = probe
         self._prepares = True
@@ -98,6 +102,7 @@ class Database:
             del again
             self.clock.hear(await check_server(connection, self.sql, self.address.shown))
             await migrate(connection, self.sql, self.address, self._probe, create=create)
+            self._prepares = await self._is_direct(connection)
             self._noted = self._vault is None or await self._admit(connection, self._vault)
 
         await self._insist(prepare, _OPEN_SECONDS, self._connect)
@@ -107,6 +112,9 @@ class Database:
             min_size=1,
             max_size=_CONNECTIONS,
             timeout=2.0,
+            # The pool's own pauses grow with how long the server was away; whoever needs a
+            # connection asks again sooner.
+            reconnect_timeout=1.0,
             configure=_configure,
             open=False,
             name="perdure",
@@ -135,7 +143,7 @@ class Database:
     async def document(self, place: str, piece: bytes | None, packing: int, stored: bytes) -> bytes:
         """Return a document from its last piece and its rest."""
         pieces: list[Any] = [] if piece is None else await self.read("read_pieces", piece=piece)
-        return self.rows.document(place, pieces, packing, stored)
+        return await self.blobs.document(place, pieces, packing, stored)
 
     async def write(
         self,
@@ -189,6 +197,25 @@ class Database:
         key = {"key_id": keys.current, "proof": keys.proofs[keys.current or ""]}
         await self.write("note_key", key, "note_key")
         self._noted = True
+
+    async def note_blobs(self, names: Sequence[bytes]) -> None:
+        """Note blobs that are about to be put. Durable when it returns: the notes, fsynced."""
+        await self.write("note_blobs", {"names": [*names], "since": self.clock.now()}, "note_blobs")
+
+    async def condemn_blobs(self, seconds: float, limit: int) -> Sequence[bytes]:
+        """Return blobs that no row needs, and that none can need from now on.
+
+        Durable when it returns: that none can.
+        """
+        row = {"before": self.clock.now() - seconds, "limit": limit}
+        if await self.read("any_condemned", **row) == [(False,)]:
+            return []
+        await self.write("condemn_blobs", row, "condemn_blobs")
+        return [name for (name,) in await self.read("condemned_blobs", **row)]
+
+    async def forget_blobs(self, names: Sequence[bytes]) -> None:
+        """Forget blobs that were deleted. Durable when it returns: that, fsynced."""
+        await self.write("forget_blobs", {"names": [*names]}, "forget_blobs")
 
     async def _admit(self, connection: Connection, vault: Vault) -> bool:
         """Check the vault against the keys of the schema; return whether its own is among them."""
@@ -265,9 +292,18 @@ class Database:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
+    async def _is_direct(self, connection: Connection) -> bool:
+        """Tell whether a connection stays with one process of the server.
+
+        A pooler gives clients a number of its own. Behind one a name may stand for what another
+        client has prepared, and that would be run instead.
+        """
+        ((process,),) = await fetch(connection, self.sql["process"], {})
+        return process == connection.info.backend_pid
+
     async def _connect(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with await AsyncConnection.connect(
-            self.address.conninfo, autocommit=True
+            self.address.conninfo, autocommit=True, prepare_threshold=None
         ) as connection:
             return await work(connection)
 
@@ -297,3 +333,9 @@ async def fetch(connection: Connection, sql: bytes, parameters: Mapping[str, Any
 async def _configure(connection: Connection) -> None:
     connection.prepare_threshold = 2
     arrays.register(connection)
+    # Behind a pooler it may come to hear what another client listens to, and would keep it.
+    connection.add_notify_handler(_ignore)
+
+
+def _ignore(hint: psycopg.Notify) -> None:
+    del hint

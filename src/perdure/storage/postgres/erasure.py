@@ -45,10 +45,14 @@ class PostgresErasure:
             if not left:
                 buried = await self._erase_receipts(transaction, row)
                 erased, left = erased + buried, buried >= _ROWS
-            await transaction.run("note_erasing", {**found, "left": left})
+            ((blobs,),) = await transaction.run("leaves_blobs", {})
+            await transaction.run("note_erasing", {**found, "left": left or blobs})
             return left, erased
 
         await self._in_parts(job, "erase_run")
+        if await self._db.read("leaves_blobs") == [(True,)]:
+            await self._db.blobs.sweep()
+            await self._db.write("note_erased_whole", row, "erase_run")
         if rewrite:
             await self._db.rewrite()
 

@@ -14,12 +14,14 @@ from perdure.errors import (
     StorageFull,
     StorageReadOnly,
 )
+from perdure.storage.blobs import blob_collected
 
 _LOST: Final = (
     "08",  # the connection failed
     "57P01",  # the server shuts down
     "57P02",
     "57P03",  # the server starts up
+    "57P05",  # the session was idle for too long
     "53300",  # it has too many connections
     "25006",  # it became a standby: another one takes over
     "25P03",  # it waited for too long in a transaction
@@ -28,7 +30,11 @@ _CROSSED: Final = (
     "40001",  # another transaction was faster
     "40P01",  # a deadlock was broken
     "55P03",  # a lock was not to be had
+    "57014",  # the server's statement_timeout has passed
 )
+_BLOB_COLLECTED: Final = "PB001"
+"""The code that the triggers of this schema raise."""
+
 _UNPREPARED: Final = (
     "26000",  # the prepared statement is unknown on this connection
     "42P05",  # or known under another meaning
@@ -79,9 +85,10 @@ def storage_error(error: psycopg.Error, waited_seconds: float = 0.0) -> StorageE
             " that the server of the URL runs, and how many connections it allows"
         )
     if passes(error):
+        waited = f" for {waited_seconds:.0f} seconds" if waited_seconds else ""
         return StorageBusy(
-            f"the database server could not be used for {waited_seconds:.0f} seconds ({said}):"
-            " check that it runs at the host and port of the URL; what was acknowledged is safe"
+            f"the database server could not be used{waited} ({said}): check that it runs at the"
+            " host and port of the URL; what was acknowledged is safe"
         )
     return StorageError(f"the database failed: {error.sqlstate or type(error).__name__}: {said}")
 
@@ -103,7 +110,7 @@ def _known(error: psycopg.Error, said: str) -> StorageError | None:
             f"the database server refuses the connection ({said}): check the user, the password and"
             " the database of the URL"
         )
-    if isinstance(error, errors.IntegrityError):
+    if isinstance(error, errors.IntegrityError) or error.sqlstate == _BLOB_COLLECTED:
         return _unmatched(error, said)
     if isinstance(error, errors.DataCorrupted | errors.IndexCorrupted):
         return StorageCorrupt(f"the database is damaged ({said}): restore it from a backup")
@@ -112,6 +119,8 @@ def _known(error: psycopg.Error, said: str) -> StorageError | None:
 
 def _unmatched(error: psycopg.Error, said: str) -> StorageError | None:
     """Return what it means that a row does not go with others that are there."""
+    if error.sqlstate == _BLOB_COLLECTED:
+        return blob_collected()
     if isinstance(error, errors.ForeignKeyViolation):
         return PieceGone(f"the database no longer holds what an input begins with: {said}")
     if isinstance(error, errors.UniqueViolation):

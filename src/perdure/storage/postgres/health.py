@@ -30,7 +30,7 @@ class PostgresHealth:
             "synchronous_commit": synchronous,
             "fsync": fsync,
             "server_encoding": encoding,
-            "hints": "come through" if self.hints.works else "do not come through",
+            "hints": "come through" if await self.hints.test() else "do not come through",
             **{f"{table}_bytes": size for table, size, _ in sizes},
         }
         return StoreReport(

@@ -35,6 +35,7 @@ class Hints:
         self._changed = True
         self._heard: set[str] = set()
         self._works = False
+        self._tested = asyncio.Event()
         self._looked_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._telling = False
@@ -99,13 +100,21 @@ class Hints:
                     if not self._works:
                         log.debug("hints of other processes come through")
                     self._works = True
+                    self._tested.set()
                     break
             else:
                 self._lose()
             async for hint in connection.notifies(timeout=max(0.0, deadline - time.monotonic())):
                 self._changed = self._changed or not hint.payload
 
+    async def test(self) -> bool:
+        """Return whether hints come through, once that is known."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._tested.wait(), _TEST_SECONDS)
+        return self._works
+
     def _lose(self) -> None:
+        self._tested.set()
         if self._works:
             log.info("no hints of other processes come through: looking more often instead")
         self._works = False

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from perdure.canonical import sha256_hex
-from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt, StorageError
+from perdure.errors import JournalError, StorageCorrupt, StorageError
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import Journal, NewRecord
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.lane import Lane
 from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
-from perdure.storage.rows import input_of, payload_of, place_of, signed, split_record, unsigned
+from perdure.storage.rows import (
+    damaged,
+    input_of,
+    payload_of,
+    place_of,
+    signed,
+    split_record,
+    unsigned,
+)
 
 WHOLE_JOURNAL_PAYLOAD_BYTES: Final = 4096
 """The largest payload that comes along when a whole journal is read."""
@@ -80,14 +87,13 @@ class PostgresJournal:
         row = await self._one("read_input", run_id, step_id, sequence)
         piece, packing, tail, *facts = row
         place = place_of(run_id, step_id, sequence)
-        document, digest = None, b""
-        with suppress(StorageCorrupt):
+        try:
             digest = self._db.rows.input_digest(run_id, facts)
             document = await self._db.document(input_of(place), piece, packing, tail)
-        if document is None or sha256_hex(document) != digest.hex():
-            raise InputDigestMismatch(
-                f"the input of {place} is damaged in the database; restore it from a backup"
-            )
+        except StorageCorrupt as error:
+            raise damaged(place, error) from error
+        if sha256_hex(document) != digest.hex():
+            raise damaged(place)
         return document
 
     async def append_record(self, fence: Fence, record: NewRecord) -> None:
@@ -97,7 +103,7 @@ class PostgresJournal:
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`; after a `StorageBusy`,
         nobody knows whether it was written.
         """
-        wholes = split_record(record)
+        wholes = await self._db.blobs.lift_rests(split_record(record))
         row = self._db.rows.record(fence, record, *wholes)
         row["input_piece"], row["payload_piece"] = map(self._db.rows.last, wholes)
         what = f"record {record.invocation.step_id}/{record.invocation.sequence}"

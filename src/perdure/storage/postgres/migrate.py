@@ -59,7 +59,7 @@ async def migrate(
     """
     migrations = load_migrations("postgres")
     newest = migrations[-1][0]
-    version = await _version(connection, sql, address)
+    _, version = await _found(connection, sql, address)
     if version == 0 and not create:
         raise StorageMissing(
             f"there is no schema {address.schema!r} at {address.shown}: check the URL, or start a"
@@ -68,9 +68,11 @@ async def migrate(
     if version < newest:
         async with connection.transaction():
             await connection.execute(sql["lock_migrations"])
-            version = await _version(connection, sql, address)
-            if version == 0:
+            there, version = await _found(connection, sql, address)
+            if not there:
+                # Making one needs a right that who owns one may lack, also where nothing is made.
                 await connection.execute(sql["create_schema"])
+            if version == 0:
                 await connection.execute(sql["create_migrations"])
             for number, script in migrations:
                 if number > version:
@@ -86,12 +88,15 @@ async def migrate(
         )
 
 
-async def _version(connection: Connection, sql: Mapping[str, bytes], address: Address) -> int:
-    names = {"schema": address.schema, "table": f"{address.schema}.migrations"}
-    row = await (await connection.execute(sql["has_schema"], names)).fetchone()
+async def _found(
+    connection: Connection, sql: Mapping[str, bytes], address: Address
+) -> tuple[bool, int]:
+    """Return whether the schema is there, and its version, 0 for an empty one."""
+    row = await (await connection.execute(sql["has_schema"], {"schema": address.schema})).fetchone()
     assert row is not None
-    if not row[1]:
-        return 0
+    there, begun = row
+    if not begun:
+        return there, 0
     row = await (await connection.execute(sql["schema_version"])).fetchone()
     assert row is not None
-    return int(row[0])
+    return there, int(row[0])

@@ -65,12 +65,19 @@ class Pieces:
             known = await self._longest_known(oldest)
             missing = oldest[known:] + missing
             parent = name(oldest[known - 1].digest) if known else None
-        pieces: list[NewPiece] = []
+        parents = {}
         for beginning in missing:
-            digest, packing, data = self._db.rows.new_piece(beginning.digest, beginning.part)
-            pieces.append(NewPiece(digest, parent, packing, data))
-            parent = digest
-        return pieces
+            parents[beginning.digest] = parent
+            parent = name(beginning.digest)
+        if self._db.blobs.concern([whole]):
+            # Not put for nothing where somebody else has written them.
+            there = await self._there(missing)
+            missing = [one for one in missing if name(one.digest) not in there]
+        return [
+            NewPiece(digest, parents[beginning.digest], packing, data)
+            for beginning in await self._db.blobs.lift_pieces(missing)
+            for digest, packing, data in [self._db.rows.new_piece(beginning)]
+        ]
 
     def remember(self, wholes: Sequence[Split]) -> None:
         """Note that the pieces of documents are there."""
@@ -105,9 +112,13 @@ class Pieces:
         for count in range(len(ends), 0, -1):
             if digests[count - 1] in self._known:
                 return count
-        rows = await self._db.read("known_pieces", digests=digests)
-        there = {digest for (digest,) in rows}
+        there = await self._there(ends)
         for count in range(len(ends), 0, -1):
             if digests[count - 1] in there:
                 return count
         return 0
+
+    async def _there(self, ends: Sequence[Beginning]) -> set[bytes]:
+        """Return the names of those beginnings that the database has."""
+        digests = [self._db.rows.name(beginning.digest) for beginning in ends]
+        return {digest for (digest,) in await self._db.read("known_pieces", digests=digests)}

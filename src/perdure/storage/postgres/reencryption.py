@@ -32,6 +32,8 @@ class PostgresReencryption:
         first = FIRST.get(name, b"" if name == "pieces" else 0) if after is None else after
         row = {**self._resealer.heads, "after": first, "limit": BATCH_ROWS}
         await self._db.note_key()
+        open_ = self._resealer.in_the_open(name, await self._db.read(f"stale_{name}", **row))
+        moved = await self._db.blobs.seal_again(open_)
         new: list[dict[str, Any]] = []
 
         async def job(transaction: Transaction, again: bool) -> Resealed:  # noqa: FBT001
@@ -41,7 +43,7 @@ class PostgresReencryption:
             unreadable: list[str] = []
             for one in found:
                 try:
-                    new.append(self._resealer.reseal(name, one))
+                    new.append(self._resealer.reseal(name, one, moved))
                 except UNREADABLE as error:
                     unreadable.append(str(error))
             if name == "pieces":
@@ -62,6 +64,7 @@ class PostgresReencryption:
         Returns whether nothing of earlier values is left in the tables.
         Durable when it returns: all of that.
         """
+        await self._db.blobs.sweep()
         if whole:
             current = self._db.rows.vault.keys.current
             listed = await self._db.read("list_keys")

@@ -45,7 +45,9 @@ class PostgresRetention(PostgresErasure):
             gone["parts"] += await transaction.change("collect_pieces", {"limit": _ROWS})
             return gone
 
-        return await self._db.transact(job, "collect")
+        gone = await self._db.transact(job, "collect")
+        await self._db.blobs.sweep()
+        return gone
 
     async def _collect_runs(
         self, transaction: Transaction, before: float | None

@@ -30,7 +30,6 @@ from perdure.storage.rows import (
     served_names,
     started,
 )
-from perdure.storage.vault import UNREADABLE
 
 _START_COLUMNS: Final = {
     "run_id": "text",
@@ -64,7 +63,7 @@ class PostgresRuns:
         """
         await self._db.note_key()
         token = secrets.token_bytes(8)
-        whole = carve(run.input_json)
+        (whole,) = await self._db.blobs.lift_rests([carve(run.input_json)])
         row = {**self._db.rows.new_run(run, holder, whole), "token": token}
         row["input_piece"] = self._db.rows.last(whole)
         found = await self.pieces.keep(
@@ -135,7 +134,7 @@ class PostgresRuns:
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`.
         """
-        whole = carve(end.output_json or b"")
+        (whole,) = await self._db.blobs.lift_rests([carve(end.output_json or b"")])
         output = None if end.output_json is None else whole
         row = self._db.rows.run_end(fence, end, self._db.clock.now(), output)
         row["output_piece"] = self._db.rows.last(whole)
@@ -245,9 +244,10 @@ class PostgresRuns:
     ) -> tuple[bytes, StorageError | None]:
         # What cannot be read must not keep anybody from the other runs.
         try:
-            self._db.rows.run_digest(*run, digest)
-            return await self._db.document(input_of(run_named(run[0])), *stored), None
-        except UNREADABLE as error:
+            document = await self._db.document(input_of(run_named(run[0])), *stored)
+            self._db.rows.check_given(document, *run, digest)
+            return document, None
+        except StorageError as error:
             return b"", error
 
     async def _list(self, name: str, **parameters: Any) -> list[RunRow]:

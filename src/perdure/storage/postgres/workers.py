@@ -17,9 +17,14 @@ import psycopg
 from perdure.engine.store import WorkerNews, WorkerRow
 from perdure.errors import LeaseLost, StorageBusy
 from perdure.storage.liveness import Liveness
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.cutoff import cut_off_after
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.failures import storage_error
 from perdure.storage.postgres.hints import Hints
+
+_PATIENT_SHARE: Final = 0.2
+"""For how much of its lease a worker waits for a renewal before it asks for another one."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -36,7 +41,7 @@ class PostgresWorkers:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._machine = _machine()
-        self._liveness = Liveness(_folder(database))
+        self._liveness = Liveness(lock_folder(database.address))
         self._renewing: psycopg.Connection[tuple[Any, ...]] | None = None
         self._renewal = threading.Lock()
 
@@ -123,12 +128,14 @@ class PostgresWorkers:
                 prepare_threshold=None,
                 connect_timeout=max(2, int(lease_seconds / 4)),
             )
+        connection = self._renewing
         row = {"holder": holder, "lease_seconds": lease_seconds}
-        renewed = self._renewing.execute(self._db.sql["renew_worker"], row).fetchone()
-        if renewed is None:
-            raise LeaseLost("*")
+        with cut_off_after(connection, lease_seconds * _PATIENT_SHARE):
+            renewed = connection.execute(self._db.sql["renew_worker"], row).fetchone()
+            if renewed is None:
+                raise LeaseLost("*")
+            held = connection.execute(self._db.sql["held_runs"], row).fetchall()
         self._db.clock.hear(renewed[0])
-        held = self._renewing.execute(self._db.sql["held_runs"], row).fetchall()
         return WorkerNews(
             frozenset((run_id, generation) for run_id, generation, _ in held),
             frozenset(run_id for run_id, _, cancelled in held if cancelled),
@@ -172,8 +179,7 @@ def _machine() -> str:
     return socket.gethostname()
 
 
-def _folder(database: Database) -> Path:
-    """Return where the processes of this machine keep the locks of this database's workers."""
-    address = database.address
+def lock_folder(address: Address) -> Path:
+    """Return where the processes of this machine keep the locks of a schema's workers."""
     name = hashlib.sha256(f"{address.shown} {address.schema}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"perdure-{getpass.getuser()}-{name}"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from perdure.clock import Clock
 from perdure.observe import Observer
+from perdure.storage.blobs import BlobStore
 from perdure.storage.sqlite.archive import SqliteArchive
 from perdure.storage.sqlite.boundary import SqliteBoundary
 from perdure.storage.sqlite.database import Database
@@ -41,9 +42,12 @@ class SqliteStorage(
         busy_seconds: float,
         probe: Callable[[str], None],
         vault: Vault | None = None,
+        blobs: BlobStore | None = None,
     ) -> None:
         self.clock = clock
-        database = Database(path, clock, observer, busy_seconds, probe, vault or OpenVault())
+        database = Database(
+            path, clock, observer, busy_seconds, probe, vault or OpenVault(), blobs=blobs
+        )
         SqliteBoundary.__init__(self, database)
         SqliteRetention.__init__(self, database)
         SqliteReencryption.__init__(self, database)

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from perdure.effects.receipt import Receipt
 from perdure.engine.archive import RunArchive
-from perdure.storage.archived import Arrival, taken
+from perdure.storage.archived import Arrival, taken, wholes_of
 from perdure.storage.sqlite.database import Database
-from perdure.storage.sqlite.pieces import keep
+from perdure.storage.sqlite.pieces import keep, lifted
 
 _SIMPLE: Final = ("worker", "attempt", "record", "timer")
 
@@ -28,7 +28,8 @@ class SqliteArchive:
         `StorageError`, and nothing was written.
         """
         await self._db.note_key()
-        arrival = await asyncio.to_thread(Arrival, self._db.rows, archive)
+        wholes = await lifted(self._db, *await asyncio.to_thread(wholes_of, archive))
+        arrival = await asyncio.to_thread(Arrival, self._db.rows, archive, wholes)
 
         def job(connection: sqlite3.Connection) -> bool:
             if self._db.run(connection, "read_run", arrival.run).fetchone() is not None:

@@ -26,7 +26,7 @@ class SqliteBoundary(SqliteJournal, SqliteReceipts):
         Durable when it returns: receipt and record, fsynced, if the move landed.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        append = self.append(fence, record)
+        append = await self.append(fence, record)
 
         def job(connection: sqlite3.Connection) -> tuple[Receipt, bool]:
             receipt, landed = self.settle(connection, settlement)

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from perdure.clock import Clock
 from perdure.errors import LeaseLost, StorageError, StorageReadOnly
 from perdure.observe import Observer
+from perdure.storage.blobs import Blobs, BlobStore
 from perdure.storage.queries import load_queries
 from perdure.storage.rows import Rows
 from perdure.storage.sqlite.checkpoint import UNFOLDED_PAGES
@@ -43,12 +44,15 @@ class Database:
         busy_seconds: float,
         probe: Callable[[str], None],
         vault: Vault | None = None,
+        *,
+        blobs: BlobStore | None = None,
     ) -> None:
         self.path = path
         self.clock = clock
         self.observer = observer
         self.busy_seconds = busy_seconds
         self.rows = Rows(vault or OpenVault())
+        self.blobs = Blobs(blobs, self.rows, self)
         self.sql = load_queries("sqlite")
         self._writing = connect(path, busy_seconds)
         try:
@@ -77,25 +81,10 @@ class Database:
         rows = self.read(name, **parameters)
         return rows[0] if rows else None
 
-    def document(
-        self,
-        place: str,
-        piece: int | None,
-        packing: int,
-        stored: bytes,
-        connection: sqlite3.Connection | None = None,
-    ) -> bytes:
-        """Return a document from its last piece and its rest, read on the reading connection.
-
-        In a write job it is read on that one's.
-        """
-        if piece is None:
-            pieces: list[Any] = []
-        elif connection is None:
-            pieces = self.read("read_pieces", piece=piece)
-        else:
-            pieces = self.run(connection, "read_pieces", {"piece": piece}).fetchall()
-        return self.rows.document(place, pieces, packing, stored)
+    async def document(self, place: str, piece: int | None, packing: int, stored: bytes) -> bytes:
+        """Return a document from its last piece and its rest, read on the reading connection."""
+        pieces: list[Any] = [] if piece is None else self.read("read_pieces", piece=piece)
+        return await self.blobs.document(place, pieces, packing, stored)
 
     @contextmanager
     def apart(self) -> Generator[sqlite3.Connection]:
@@ -134,6 +123,37 @@ class Database:
         key = {"key_id": keys.current, "proof": keys.proofs[keys.current or ""]}
         await self.write(lambda connection: self.run(connection, "note_key", key), "note_key")
         self._noted = True
+
+    async def note_blobs(self, names: Sequence[bytes]) -> None:
+        """Note blobs that are about to be put. Durable when it returns: the notes, fsynced."""
+        rows = [{"name": name, "since": self.clock.now()} for name in names]
+        await self.write(
+            lambda connection: connection.executemany(self.sql["note_blobs"], rows).rowcount,
+            "note_blobs",
+        )
+
+    async def condemn_blobs(self, seconds: float, limit: int) -> Sequence[bytes]:
+        """Return blobs that no row needs, and that none can need from now on.
+
+        Durable when it returns: that none can.
+        """
+        row = {"before": self.clock.now() - seconds, "limit": limit}
+        if self.read("any_condemned", **row) == [(0,)]:
+            return []
+
+        def job(connection: sqlite3.Connection) -> list[bytes]:
+            self.run(connection, "condemn_blobs", row)
+            return [name for (name,) in self.run(connection, "condemned_blobs", row)]
+
+        return await self.write(job, "condemn_blobs")
+
+    async def forget_blobs(self, names: Sequence[bytes]) -> None:
+        """Forget blobs that were deleted. Durable when it returns: that, fsynced."""
+        rows = [{"name": name} for name in names]
+        await self.write(
+            lambda connection: connection.executemany(self.sql["forget_blobs"], rows).rowcount,
+            "forget_blobs",
+        )
 
     def _admit(self, vault: Vault) -> bool:
         """Check the vault against the keys of the file; return whether its own is among them."""

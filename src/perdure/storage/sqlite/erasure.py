@@ -63,10 +63,17 @@ class SqliteErasure:
             self._db.run(connection, "mark_erased", row)
             left = self.erase_parts(connection, found, budget)
             left = left or self._erase_receipts(connection, row, budget)
-            self._db.run(connection, "note_erasing", {**found, "left": left})
+            blobs = self._db.run(connection, "leaves_blobs", {}).fetchone()[0]
+            self._db.run(connection, "note_erasing", {**found, "left": left or blobs})
             return left
 
         await self._in_parts(job, "erase_run")
+        if self._db.read("leaves_blobs") == [(1,)]:
+            await self._db.blobs.sweep()
+            await self._db.write(
+                lambda connection: self._db.run(connection, "note_erased_whole", row).rowcount,
+                "erase_run",
+            )
         await self._db.scrub(rewrite=rewrite)
 
     async def erase_receipts(self, run_id: str, *, by: str, why: str) -> int:

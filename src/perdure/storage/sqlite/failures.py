@@ -9,6 +9,7 @@ from perdure.errors import (
     StorageFull,
     StorageReadOnly,
 )
+from perdure.storage.blobs import blob_collected
 
 
 def storage_error(error: sqlite3.Error) -> StorageError:
@@ -24,6 +25,8 @@ def storage_error(error: sqlite3.Error) -> StorageError:
             f"the disk of the database is full ({error}); what was acknowledged is safe: make"
             " room, and waiting runs go on by themselves"
         )
+    if name == "SQLITE_CONSTRAINT_TRIGGER":
+        return blob_collected()
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return StorageReadOnly(
             f"the database cannot be written ({error}): its file and its folder must be writable"

@@ -3,17 +3,24 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from perdure.canonical import sha256_hex
-from perdure.errors import InputDigestMismatch, JournalError, StorageCorrupt
+from perdure.errors import JournalError, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, NewRecord
-from perdure.storage.rows import input_of, payload_of, place_of, signed, split_record, unsigned
+from perdure.storage.rows import (
+    damaged,
+    input_of,
+    payload_of,
+    place_of,
+    signed,
+    split_record,
+    unsigned,
+)
 from perdure.storage.sqlite.database import Database
-from perdure.storage.sqlite.pieces import keep
+from perdure.storage.sqlite.pieces import keep, lifted
 
 WHOLE_JOURNAL_PAYLOAD_BYTES: Final = 4096
 """The largest payload that comes along when a whole journal is read."""
@@ -46,7 +53,7 @@ class SqliteJournal:
         """Return the payload of one record, of any size."""
         stored = self._one("read_payload", run_id, step_id, sequence)
         place = payload_of(place_of(run_id, step_id, sequence))
-        return self._db.document(place, *stored)
+        return await self._db.document(place, *stored)
 
     async def read_input(self, run_id: str, step_id: str, sequence: int) -> bytes:
         """Return the exact input of one record.
@@ -55,14 +62,13 @@ class SqliteJournal:
         """
         piece, packing, tail, *facts = self._one("read_input", run_id, step_id, sequence)
         place = place_of(run_id, step_id, sequence)
-        document, digest = None, b""
-        with suppress(StorageCorrupt):
+        try:
             digest = self._db.rows.input_digest(run_id, facts)
-            document = self._db.document(input_of(place), piece, packing, tail)
-        if document is None or sha256_hex(document) != digest.hex():
-            raise InputDigestMismatch(
-                f"the input of {place} is damaged in the database; restore it from a backup"
-            )
+            document = await self._db.document(input_of(place), piece, packing, tail)
+        except StorageCorrupt as error:
+            raise damaged(place, error) from error
+        if sha256_hex(document) != digest.hex():
+            raise damaged(place)
         return document
 
     async def append_record(self, fence: Fence, record: NewRecord) -> None:
@@ -73,11 +79,11 @@ class SqliteJournal:
         """
         invocation = record.invocation
         what = f"record {invocation.step_id}/{invocation.sequence}"
-        await self._fenced(fence, self.append(fence, record), what)
+        await self._fenced(fence, await self.append(fence, record), what)
 
-    def append(self, fence: Fence, record: NewRecord) -> Callable[[sqlite3.Connection], bool]:
+    async def append(self, fence: Fence, record: NewRecord) -> Callable[[sqlite3.Connection], bool]:
         """Return the write job of a record; it returns False where the fence does not hold."""
-        whole, answer = split_record(record)
+        whole, answer = await lifted(self._db, *split_record(record))
         row = self._db.rows.record(fence, record, whole, answer)
 
         def job(connection: sqlite3.Connection) -> bool:

@@ -45,11 +45,19 @@ class SqliteReencryption:
         row = {**self._resealer.heads, "after": first, "limit": BATCH_ROWS}
         await self._db.note_key()
         await asyncio.sleep(PAUSE_SECONDS)
+        open_ = self._resealer.in_the_open(name, self._db.read(f"stale_{name}", **row))
+        moved = await self._db.blobs.seal_again(open_)
         return await self._db.write(
-            lambda connection: self._reseal(connection, name, row), "reseal"
+            lambda connection: self._reseal(connection, name, row, moved), "reseal"
         )
 
-    def _reseal(self, connection: sqlite3.Connection, name: str, row: dict[str, Any]) -> Resealed:
+    def _reseal(
+        self,
+        connection: sqlite3.Connection,
+        name: str,
+        row: dict[str, Any],
+        moved: Mapping[bytes, bytes],
+    ) -> Resealed:
         found: list[tuple[Any, ...]] = []
         size = 0
         rows = self._db.run(connection, f"stale_{name}", row)
@@ -62,7 +70,7 @@ class SqliteReencryption:
         unreadable: list[str] = []
         for one in found:
             try:
-                new = self._resealer.reseal(name, one)
+                new = self._resealer.reseal(name, one, moved)
             except UNREADABLE as error:
                 unreadable.append(str(error))
                 continue
@@ -83,6 +91,7 @@ class SqliteReencryption:
         Returns whether nothing of earlier values is left in the file and its log.
         Durable when it returns: all of that.
         """
+        await self._db.blobs.sweep()
         if whole:
             current = self._db.rows.vault.keys.current
             ids = [key_id for key_id, _ in self._db.read("list_keys") if key_id != current]

@@ -45,7 +45,9 @@ class SqliteRetention(SqliteErasure):
         Durable when it returns: the deletions, fsynced.
         """
         await asyncio.sleep(_PAUSE_SECONDS)
-        return await self._db.write(lambda connection: self._collect(connection, expiry), "collect")
+        gone = await self._db.write(lambda connection: self._collect(connection, expiry), "collect")
+        await self._db.blobs.sweep()
+        return gone
 
     def _collect(self, connection: sqlite3.Connection, expiry: Expiry) -> Mapping[str, int]:
         budget = Budget()

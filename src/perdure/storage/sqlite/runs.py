@@ -28,8 +28,7 @@ from perdure.storage.rows import (
     started,
 )
 from perdure.storage.sqlite.database import Database
-from perdure.storage.sqlite.pieces import keep
-from perdure.storage.vault import UNREADABLE
+from perdure.storage.sqlite.pieces import keep, lifted
 
 
 class SqliteRuns:
@@ -45,11 +44,13 @@ class SqliteRuns:
         If it raises: a `StorageError`, and nothing was written.
         """
         await self._db.note_key()
-        whole = carve(run.input_json)
+        (whole,) = await lifted(self._db, carve(run.input_json))
 
         def job(connection: sqlite3.Connection) -> tuple[bool, dict[str, Any]]:
             owner = self._standing(connection, holder)
             row = self._db.rows.new_run(run, owner, whole)
+            if whole.cuts and self._db.run(connection, "read_run", row).fetchone() is not None:
+                return False, row  # before there are pieces that nothing would need
             row["input_piece"] = keep(connection, self._db.sql, self._db.rows, whole)
             inserted = self._db.run(connection, "insert_run", row)
             if inserted.rowcount == 1 and owner is not None:
@@ -88,23 +89,22 @@ class SqliteRuns:
         now = self._db.clock.now()
         row = {"holder": holder, "served": names, "limit": limit, "now": now, "only": ids}
 
-        def job(connection: sqlite3.Connection) -> list[ClaimedRun]:
-            claims: list[ClaimedRun] = []
-            for found in self._db.run(connection, "claim_runs", row).fetchall():
-                number, run_id, generation, function, version, started_at, *stored = found
+        def job(connection: sqlite3.Connection) -> list[Any]:
+            found = self._db.run(connection, "claim_runs", row).fetchall()
+            for number, _, generation, *_ in found:
                 self._note_claim(connection, number, generation, holder, now)
-                fence = Fence(run_id, holder, generation)
-                given = self._given(connection, (run_id, function, version), *stored)
-                input_json, unreadable = given
-                recovered = generation > 1
-                claims.append(
-                    ClaimedRun(
-                        fence, function, version, input_json, started_at, recovered, unreadable
-                    )
-                )
-            return claims
+            return found
 
-        return await self._db.write(job, "claim_runs")
+        claims: list[ClaimedRun] = []
+        for _, run_id, generation, *facts in await self._db.write(job, "claim_runs"):
+            function, version, started_at, *stored = facts
+            fence = Fence(run_id, holder, generation)
+            input_json, unreadable = await self._given((run_id, function, version), *stored)
+            recovered = generation > 1
+            claims.append(
+                ClaimedRun(fence, function, version, input_json, started_at, recovered, unreadable)
+            )
+        return claims
 
     async def end_run(self, fence: Fence, end: RunEnd) -> RunState:
         """Write how a run ended, give up its ownership, and return the state that it has now.
@@ -115,7 +115,9 @@ class SqliteRuns:
         Durable when it returns: the end, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        whole = None if end.output_json is None else carve(end.output_json)
+        whole = None
+        if end.output_json is not None:
+            (whole,) = await lifted(self._db, carve(end.output_json))
         row = self._db.rows.run_end(fence, end, self._db.clock.now(), whole)
         state = await self._give_up("end_run", row, whole)
         if state is None:
@@ -158,12 +160,12 @@ class SqliteRuns:
     async def read_run(self, run_id: str) -> RunRow | None:
         """Return a run, or None when there is none of that id."""
         row = self._db.read_row("read_run", run_id=run_id)
-        return None if row is None else self._run(row)
+        return None if row is None else await self._run(row)
 
     async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of the runs that are neither waiting for a worker nor executed."""
         names = _json(run_ids)
-        return [self._run(row) for row in self._db.read("read_settled", run_ids=names)]
+        return await self._list("read_settled", run_ids=names)
 
     async def read_run_input(self, run_id: str) -> bytes:
         """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
@@ -173,12 +175,12 @@ class SqliteRuns:
         *stored, by, why = row
         if by is not None:
             raise RunErased(run_id, by=by, why=why)
-        return self._db.document(input_of(run_named(run_id)), *stored)
+        return await self._db.document(input_of(run_named(run_id)), *stored)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
         """Return the newest runs, newest first."""
-        rows = self._db.read("list_runs", state=None if state is None else state.value, limit=limit)
-        return [self._run(row) for row in rows]
+        wanted = None if state is None else state.value
+        return await self._list("list_runs", state=wanted, limit=limit)
 
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
@@ -196,36 +198,33 @@ class SqliteRuns:
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`."""
-        return [
-            self._run(row) for row in self._db.read("unserved", served=_json(served_names(served)))
-        ]
+        return await self._list("unserved", served=_json(served_names(served)))
 
     async def _change(self, name: str, run_id: str) -> RunRow | None:
         row = {"run_id": run_id, "now": self._db.clock.now()}
         await self._db.write(lambda connection: self._db.run(connection, name, row).rowcount, name)
         return await self.read_run(run_id)
 
-    def _given(
-        self,
-        connection: sqlite3.Connection,
-        run: tuple[str, str, int],
-        digest: bytes,
-        *stored: Any,
+    async def _given(
+        self, run: tuple[str, str, int], digest: bytes, *stored: Any
     ) -> tuple[bytes, StorageError | None]:
         # What cannot be read must not keep anybody from the other runs.
         try:
-            self._db.rows.run_digest(*run, digest)
-            place = input_of(run_named(run[0]))
-            return self._db.document(place, *stored, connection=connection), None
-        except UNREADABLE as error:
+            document = await self._db.document(input_of(run_named(run[0])), *stored)
+            self._db.rows.check_given(document, *run, digest)
+            return document, None
+        except StorageError as error:
             return b"", error
 
-    def _run(self, row: tuple[Any, ...]) -> RunRow:
+    async def _list(self, name: str, **parameters: Any) -> list[RunRow]:
+        return [await self._run(row) for row in self._db.read(name, **parameters)]
+
+    async def _run(self, row: tuple[Any, ...]) -> RunRow:
         *facts, piece, packing, rest = row
         if rest is None:
             return self._db.rows.run(facts, None)
         place = output_of(facts[0])
-        return self._db.rows.run(facts, self._db.document(place, piece, packing, rest))
+        return self._db.rows.run(facts, await self._db.document(place, piece, packing, rest))
 
     async def _give_up(
         self, name: str, row: dict[str, Any], whole: Split | None = None

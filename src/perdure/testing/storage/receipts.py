@@ -14,14 +14,14 @@ from perdure.journal.record import Success
 from perdure.testing.storage.expecting import ensure, expect, refusal, soon
 from perdure.testing.storage.scene import IDENTITY, SERVED, Process, Scene, record, settlement
 
-_SETTLING: Final = (Move.COMPLETE, Move.REFUSE, Move.DOUBT, Move.RULE_OUT)
+SETTLING: Final = (Move.COMPLETE, Move.REFUSE, Move.DOUBT, Move.RULE_OUT)
 
 
 async def a_settlement_lands_where_the_table_says(scene: Scene) -> None:
     """From every state by every move; what does not land changes nothing."""
     process = await scene.process()
     for state in ReceiptState:
-        for move in _SETTLING:
+        for move in SETTLING:
             identity = _other(f"{state}.{move}")
             receipt = await process.attempted(state, identity=identity)
             after, landed = await process.store.settle_effect(settlement(receipt, move))
@@ -84,6 +84,9 @@ async def only_what_is_as_it_was_seen_is_sent_again(scene: Scene) -> None:
     for seen in (receipt, sent[0][0]):
         late = await one.store.send_again(seen, one.effect(), unknown=True, risk=False)
         expect(late, (again, False), "sending again what has changed since")
+    asked, _ = await other.store.claim_lookup(again, other.owner, 60.0)
+    late = await one.store.send_again(again, one.effect(), unknown=True, risk=False)
+    expect(late, (asked, False), "sending again what somebody asks about since")
 
 
 async def a_late_report_does_not_touch_a_newer_attempt(scene: Scene) -> None:
@@ -100,7 +103,7 @@ async def a_late_report_does_not_touch_a_newer_attempt(scene: Scene) -> None:
         {"generation": 7},
         {"operation_key": beside.operation_key},
     ]
-    for move in _SETTLING:
+    for move in SETTLING:
         for change in wrong:
             _, landed = await process.store.settle_effect(settlement(newer, move, **change))
             ensure(not landed, f"a {move} does not land on {change}")

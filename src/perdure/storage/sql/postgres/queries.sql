@@ -12,13 +12,21 @@ SELECT current_setting('server_version'), current_setting('synchronous_commit'),
        current_database(), extract(epoch FROM clock_timestamp())::double precision,
        pg_is_in_recovery();
 
+-- name: process
+-- The process of the server that runs this.
+SELECT pg_backend_pid();
+
 -- name: time
 -- The server's clock.
 SELECT extract(epoch FROM clock_timestamp())::double precision;
 
 -- name: has_schema
--- Whether the schema is there.
-SELECT to_regnamespace(%(schema)s) IS NOT NULL, to_regclass(%(table)s) IS NOT NULL;
+-- Whether the schema is there, and the table of its version. The catalog is read itself: what a
+-- session has looked up by name, it remembers, also when somebody else has made it since.
+SELECT count(*) > 0, count(classes.oid) > 0
+FROM pg_catalog.pg_namespace AS namespaces LEFT JOIN pg_catalog.pg_class AS classes
+  ON classes.relnamespace = namespaces.oid AND classes.relname = 'migrations'
+WHERE namespaces.nspname = %(schema)s;
 
 -- name: lock_migrations
 -- Wait for whoever else migrates this database, until the end of the transaction.
@@ -486,6 +494,8 @@ WITH RECURSIVE chain (digest, parent, packing, data, depth) AS (
   UNION ALL
   SELECT pieces.digest, pieces.parent, pieces.packing, pieces.data, chain.depth + 1
   FROM perdure.pieces AS pieces JOIN chain ON pieces.digest = chain.parent
+  -- No document has as many: a damaged one must not be followed for ever.
+  WHERE chain.depth < 100000
 )
 SELECT digest, packing, data FROM chain ORDER BY depth DESC;
 
@@ -615,6 +625,26 @@ FROM perdure.decisions WHERE operation_key = %(operation_key)s ORDER BY version;
 UPDATE perdure.receipts SET residual_duplicate_risk = true, version = version + 1
 WHERE operation_key = %(operation_key)s AND attempt > %(attempt)s AND NOT residual_duplicate_risk
 AND support <> 'idempotent';
+
+-- name: any_vanished
+-- Whether anything is in flight although its owner is gone; no key means any.
+SELECT EXISTS (
+  SELECT 1 FROM perdure.receipts AS receipts
+  WHERE state IN ('in_flight', 'ambiguous') AND state = 'in_flight'
+  AND (%(operation_key)s::text IS NULL OR operation_key = %(operation_key)s::text)
+  AND NOT (EXISTS (SELECT 1 FROM perdure.workers AS workers
+                   WHERE workers.holder = receipts.holder AND gone = 0)
+           AND (receipts.generation = 0
+                OR EXISTS (SELECT 1 FROM perdure.runs AS runs
+                           WHERE runs.run_id = receipts.run_id AND runs.holder = receipts.holder
+                           AND runs.generation = receipts.generation))));
+
+-- name: doubted_before
+-- What the caller itself doubted, whose connection was lost meanwhile.
+SELECT operation_key FROM perdure.receipts
+WHERE state IN ('in_flight', 'ambiguous') AND state = 'ambiguous' AND settled_at = %(now)s
+AND problem = 'its worker is gone'
+AND (%(operation_key)s::text IS NULL OR operation_key = %(operation_key)s::text);
 
 -- name: doubt_vanished
 -- Doubt what is in flight although its owner is gone; no key means any.
@@ -755,6 +785,10 @@ WHERE run_id = %(run_id)s AND state IN ('completed', 'failed', 'cancelled') AND 
 -- Note whether anything of an erased run is left.
 UPDATE perdure.runs SET erasing = %(left)s
 WHERE run_number = %(run_number)s AND erasing <> %(left)s;
+
+-- name: note_erased_whole
+-- Note that nothing of an erased run is left, in blobs neither.
+UPDATE perdure.runs SET erasing = false WHERE run_id = %(run_id)s AND erasing;
 
 -- name: erase_timers
 -- Forget the delays that a run had under way.
@@ -1171,3 +1205,28 @@ FROM unnest(
   operation_key, version, attempt, decision, decided_by, decided_why, decided_at
 )
 ON CONFLICT (operation_key, version) DO NOTHING;
+
+-- name: note_blobs
+-- Note blobs that are about to be put, before rows need them.
+INSERT INTO perdure.blobs (name, since) SELECT unnest(%(names)s::bytea[]), %(since)s
+ON CONFLICT (name) DO NOTHING;
+
+-- name: any_condemned
+-- Whether there are blobs that no row needs any more, or that none came to need before an instant.
+SELECT EXISTS (SELECT 1 FROM perdure.blobs WHERE since < %(before)s);
+
+-- name: condemn_blobs
+-- Keep rows from needing those blobs that none came to need before an instant.
+UPDATE perdure.blobs SET since = 0 WHERE since < %(before)s AND since > 0;
+
+-- name: condemned_blobs
+-- Some blobs that nothing can need any more.
+SELECT name FROM perdure.blobs WHERE since = 0 ORDER BY name LIMIT %(limit)s;
+
+-- name: forget_blobs
+-- Forget blobs that were deleted.
+DELETE FROM perdure.blobs WHERE name = ANY(%(names)s::bytea[]) AND since = 0;
+
+-- name: leaves_blobs
+-- Whether blobs of rows that were deleted are still there.
+SELECT EXISTS (SELECT 1 FROM perdure.blobs WHERE since = 0);

@@ -255,6 +255,8 @@ WITH RECURSIVE chain (digest, parent, packing, data, depth) AS (
   UNION ALL
   SELECT pieces.digest, pieces.parent, pieces.packing, pieces.data, chain.depth + 1
   FROM pieces JOIN chain ON pieces.piece_number = chain.parent
+  -- No document has as many: a damaged one must not be followed for ever.
+  WHERE chain.depth < 100000
 )
 SELECT digest, packing, data FROM chain ORDER BY depth DESC;
 
@@ -507,6 +509,10 @@ WHERE run_id = :run_id AND state IN ('completed', 'failed', 'cancelled') AND era
 -- name: note_erasing
 -- Note whether anything of an erased run is left.
 UPDATE runs SET erasing = :left WHERE run_number = :run_number AND erasing <> :left;
+
+-- name: note_erased_whole
+-- Note that nothing of an erased run is left, in blobs neither.
+UPDATE runs SET erasing = 0 WHERE run_id = :run_id AND erasing = 1;
 
 -- name: erase_timers
 -- Forget the delays that a run had under way.
@@ -823,3 +829,27 @@ INSERT INTO decisions (operation_key, version, attempt, decision, decided_by, de
                        decided_at)
 VALUES (:operation_key, :version, :attempt, :decision, :decided_by, :decided_why, :decided_at)
 ON CONFLICT (operation_key, version) DO NOTHING;
+
+-- name: note_blobs
+-- Note a blob that is about to be put, before a row needs it.
+INSERT INTO blobs (name, since) VALUES (:name, :since);
+
+-- name: any_condemned
+-- Whether there are blobs that no row needs any more, or that none came to need before :before.
+SELECT EXISTS (SELECT 1 FROM blobs WHERE since < :before);
+
+-- name: condemn_blobs
+-- Keep rows from needing those blobs that none came to need before :before.
+UPDATE blobs SET since = 0 WHERE since < :before AND since > 0;
+
+-- name: condemned_blobs
+-- Some blobs that nothing can need any more.
+SELECT name FROM blobs WHERE since = 0 ORDER BY name LIMIT :limit;
+
+-- name: forget_blobs
+-- Forget a blob that was deleted.
+DELETE FROM blobs WHERE name = :name AND since = 0;
+
+-- name: leaves_blobs
+-- Whether blobs of rows that were deleted are still there.
+SELECT EXISTS (SELECT 1 FROM blobs WHERE since = 0);
