@@ -31,7 +31,7 @@ def postgres() -> Iterator[str]:
     if url:
         yield url
         return
-    with own_postgres() as server:
+    with own_postgres(in_memory=True) as server:
         yield server.url
 
 

@@ -20,6 +20,8 @@ from typing import Any, Final
 import psycopg
 
 _PATIENCE_SECONDS: Final = 60.0
+_MEMORY: Final = Path("/dev/shm")
+_ROOM_BYTES: Final = 2 * 1024**3
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 _PARENT_DEATH_SIGNAL: Final = 1
 _SETTINGS: Final = {
@@ -27,6 +29,7 @@ _SETTINGS: Final = {
     "max_connections": "400",
     "shared_buffers": "64MB",
     "deadlock_timeout": "100ms",
+    "dynamic_shared_memory_type": "mmap",  # which goes with the folder
     "fsync": "on",
     "synchronous_commit": "on",
 }
@@ -123,9 +126,9 @@ class PostgresServer:
 
 
 @contextmanager
-def server(binaries: Path) -> Iterator[PostgresServer]:
-    """Keep a server for as long as the block."""
-    with own_folder("perdure-pg-") as (folder, user):
+def server(binaries: Path, *, in_memory: bool = False) -> Iterator[PostgresServer]:
+    """Keep a server for as long as the block; where there is room, its disk is in memory."""
+    with own_folder("perdure-pg-", _MEMORY if in_memory else None) as (folder, user):
         it = PostgresServer(binaries, folder, user)
         it.start()
         try:
@@ -135,10 +138,16 @@ def server(binaries: Path) -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def own_folder(prefix: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield a folder for a server, and as whom to start it; it is deleted at the end."""
+def own_folder(prefix: str, wanted: Path | None = None) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield a folder for a server, and as whom to start it; it is deleted at the end.
+
+    It is in the folder that is wanted, if that is there and has room.
+    """
+    roomy = wanted is not None and wanted.is_dir() and shutil.disk_usage(wanted).free > _ROOM_BYTES
     # Not below pytest's folders, which that user may not enter.
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix=prefix, dir=wanted if roomy else None, ignore_cleanup_errors=True
+    ) as name:
         user = _unprivileged()
         if user:
             os.chown(name, user["user"], user["group"])

@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 FULL = os.environ.get("PERDURE_TEST_FULL") == "1"
@@ -23,6 +25,10 @@ STORAGES = (
     os.environ.get("PERDURE_TEST_STORAGES") or ("sqlite,postgres" if FULL else "sqlite")
 ).split(",")
 """On which kinds of storage whatever is killed is killed."""
+
+ON_SERVER = pytest.mark.skipif(
+    "postgres" not in STORAGES, reason="takes a while: set PERDURE_TEST_STORAGES=postgres"
+)
 
 Crash = tuple[str, int]
 

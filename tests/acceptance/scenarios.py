@@ -185,8 +185,9 @@ def survive_crashes(
 
 def found_wrong(wrong: Callable[[int], list[str]], most: int) -> list[str]:
     """Return what is wrong with the first scenarios with which anything is."""
-    for first in range(0, most, _AT_ONCE):
-        found = survive_all(wrong, range(first, first + _AT_ONCE))
+    at_once = 2 * _AT_ONCE  # most of the time they wait for what does not come
+    for first in range(0, most, at_once):
+        found = survive_all(wrong, range(first, first + at_once), at_once)
         if any(found):
             return [what for each in found for what in each]
     return []

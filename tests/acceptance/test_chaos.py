@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perdure import App, Context, RetryPolicy, WorkerOptions, effect
 from tests.acceptance.children import Child, note, notes, query, running, until
-from tests.acceptance.samples import SEED, amount
+from tests.acceptance.samples import ON_SERVER, SEED, amount
 from tests.postgres_server import PostgresServer
 from tests.storages import held, kept_on_server, on_server, url_of
 
@@ -87,6 +87,7 @@ def test_every_run_ends_once_whatever_happens_to_its_workers(folder: Path) -> No
     _storm(folder, chance, faults)
 
 
+@ON_SERVER
 def test_every_run_ends_once_whatever_happens_to_its_server(
     tmp_path: Path, own_server: PostgresServer
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import subprocess
@@ -88,7 +89,7 @@ def fetch_on(
         while not _said(log, "is full", "make room"):
             await asyncio.sleep(0.01)
         try:
-            await app.start("storing", "x" * 10 * RESULT_BYTES, run_id="run-2")
+            await app.start("storing", os.urandom(5 * RESULT_BYTES).hex(), run_id="run-2")
         except StorageFull as error:
             note(log, refused=str(error))
 
@@ -138,7 +139,7 @@ def test_a_disk_that_stays_full_costs_the_lease_and_never_what_was_recorded(
     disk: Disk, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    with running(tmp_path, fetch_on, disk.folder, disk.limit_bytes, log, 1.0) as child:
+    with running(tmp_path, fetch_on, disk.folder, disk.limit_bytes, log, 0.6) as child:
         until(lambda: _said(log, "lost its lease"), child)
         ((recorded,),) = query(disk.folder / "runs.db", "SELECT count(*) FROM records")
         before = fetched_times(log)

@@ -13,7 +13,7 @@ from tests.acceptance import payer
 from tests.acceptance.charging import CANARIES, Plan
 from tests.acceptance.children import notes
 from tests.acceptance.payer import POLICIES
-from tests.acceptance.samples import SEED, Crash, amount, sample
+from tests.acceptance.samples import ON_SERVER, SEED, Crash, amount, sample
 from tests.acceptance.scenarios import (
     SCENARIOS,
     SHORT_LEASE_SECONDS,
@@ -31,7 +31,7 @@ from tests.acceptance.scenarios import (
 from tests.postgres_server import PostgresServer
 
 KINDS = tuple(POLICIES)
-SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=5, full=40)
+SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=20, full=40)
 SURE = {"idempotent", "queryable"}
 WRITES = ("claim", "settle", "doubt", "resend", "lookup", "asked")
 POINTS = (
@@ -141,6 +141,7 @@ def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path
     assert {kind for kind, _, _ in ends} == set(KINDS)
 
 
+@ON_SERVER
 def test_whatever_happens_to_the_server_nobody_is_charged_twice(
     target_at_own_server: Target, own_server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.storages import kept_on_server, url_of
 
 _APPS = 4
 _RUNS = 40
-_CHECKS = checks() if FULL else checks()[::6]
+_CHECKS = checks() if FULL else checks()[::15]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.acceptance import run_payer
 from tests.acceptance.charging import CANARIES
 from tests.acceptance.children import notes
 from tests.acceptance.run_payer import DECLARED, RunPlan
-from tests.acceptance.samples import SEED, Crash, amount, sample
+from tests.acceptance.samples import ON_SERVER, SEED, Crash, amount, sample
 from tests.acceptance.scenarios import (
     SCENARIOS,
     SHORT_LEASE_SECONDS,
@@ -37,7 +37,7 @@ from tests.postgres_server import PostgresServer
 from tests.storages import url_of
 
 KINDS = tuple(DECLARED)
-SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=5, full=40)
+SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=20, full=40)
 SURE = {"idempotent", "queryable"}
 WRITES = (
     *("receipt.claim", "receipt.doubt", "receipt.resend", "receipt.lookup", "receipt.asked"),
@@ -188,6 +188,7 @@ def _sent(kind: str) -> Step:
 def test_a_worker_that_froze_past_its_lease_does_not_charge_again(
     target: Target, tmp_path: Path
 ) -> None:
+    """T22: the run goes on in another worker, and the receipt says what may have happened."""
     points = ("commit.done receipt.claim", "effect.send", "operation.called call/1", "effect.sent")
     cases = [(kind, point) for kind in KINDS for point in points]
 
@@ -226,6 +227,7 @@ def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path
     assert {kind for kind, *_ in ends} == set(KINDS)
 
 
+@ON_SERVER
 def test_whatever_happens_to_the_server_nobody_is_charged_twice(
     target_at_own_server: Target, own_server: PostgresServer, tmp_path: Path
 ) -> None:

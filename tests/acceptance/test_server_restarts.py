@@ -16,13 +16,13 @@ import pytest
 
 from perdure import App, Context, StorageError, WorkerOptions, effect
 from tests.acceptance.children import note, notes, query, running, until
-from tests.acceptance.samples import SEED, amount
+from tests.acceptance.samples import ON_SERVER, SEED, amount
 from tests.harness import run
 from tests.postgres_server import LOCKED, PostgresServer
 from tests.storages import kept_on_server, schema_of, url_of
 
 _RUNS = 50
-_DELAYS = amount("SWEEP_CRASHES", usual=2, full=8)
+_DELAYS = amount("SWEEP_CRASHES", usual=1, full=8)
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def folder(own_server: PostgresServer, tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def _app(folder: Path, name: str, probe: bool = False) -> App:
+def _app(folder: Path, name: str, *, probe: bool = False, busy_seconds: float = 60.0) -> App:
     def noting(point: str) -> None:
         if probe:
             note(folder / "points.log", point=point)
 
-    options = WorkerOptions(name=name, lease_seconds=1.0, concurrency=_RUNS)
-    app = App(url_of(folder), worker=options, probe=noting)
+    options = WorkerOptions(name=name, lease_seconds=1.0, concurrency=_RUNS, drain_seconds=0.0)
+    app = App(url_of(folder), worker=options, probe=noting, busy_seconds=busy_seconds)
 
     @effect(support="idempotent")
     async def touch(run_id: str, number: int) -> int:
@@ -137,6 +137,41 @@ def test_while_the_server_is_away_callers_wait_and_then_are_told(
             assert [row.run_id for row in await impatient.list()] == ["run-1"]
 
     run(main())
+
+
+@ON_SERVER
+def test_whoever_waited_long_for_the_server_goes_on_at_once(
+    folder: Path, own_server: PostgresServer
+) -> None:
+    async def main() -> None:
+        async with _app(folder, "patient") as app:
+            own_server.stop(signal.SIGQUIT)
+            waiting = asyncio.create_task(app.start("touching", run_id="run-1"))
+            await asyncio.sleep(8)
+            own_server.start()
+            back_at = time.monotonic()
+            await waiting
+            print(f"goes on {time.monotonic() - back_at:.2f} s after the server is back")
+            assert time.monotonic() - back_at < 2.5
+
+    run(main())
+
+
+def test_an_app_closes_although_its_server_is_away(
+    folder: Path, own_server: PostgresServer
+) -> None:
+    async def main() -> None:
+        async with _app(folder, "dead", busy_seconds=0.5) as app:
+            await app.start("touching", run_id="run-1")
+            await asyncio.to_thread(until, lambda: notes(folder / "touches.log", number=1))
+            own_server.stop(signal.SIGQUIT)
+        own_server.start()
+        async with _app(folder, "living") as app:
+            assert await app.handle("run-1").result() == [0, 1, 2]
+
+    run(main())
+    touched = [line["number"] for line in notes(folder / "touches.log")]
+    assert sorted(touched) == [0, 1, 1, 2]
 
 
 def open_once(folder: Path) -> None:

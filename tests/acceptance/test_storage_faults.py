@@ -160,7 +160,7 @@ def test_a_lock_held_for_too_long_is_said_and_what_runs_waits_on(tmp_path: Path)
                 with pytest.raises(StorageBusy, match="holds the database's write lock"):
                     await app.start("fetching", str(log), run_id="run-2")
                 # Longer than the first run's operation waits for the lock at once.
-                await asyncio.sleep(1)
+                await asyncio.sleep(0.5)
                 release.touch()
                 await first.result()
             assert [row.run_id for row in await app.store.list_runs(state=None, limit=9)] == [
