@@ -41,8 +41,8 @@ class App:
 
     `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for
     an absolute path, or `postgresql://user@host:5432/database` for a schema `perdure` there, or
-    another one with `?schema=name`. `async with app:` opens the store and executes runs;
-    `app.connect()` opens it only to start runs and look at them.
+    another one with `?schema=name`; tests may have `memory:`. `async with app:` opens the store and
+    executes runs; `app.connect()` opens it only to start runs and look at them.
 
     `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
     long a write waits for another process's. `encryption` hides what runs are given, record and
