@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
@@ -14,11 +13,8 @@ from perdure.context import Context
 from perdure.declaration import EffectDeclaration, KnownEffects
 from perdure.effects.audit import AuditSink
 from perdure.encryption import Keyring, vault_of
-from perdure.engine import archive
 from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING, Function, Registry
-from perdure.engine.rehearsal import Rehearsed
-from perdure.engine.retention import Retention, collect
 from perdure.engine.store import RunRow, RunState
 from perdure.engine.worker import WorkerOptions
 from perdure.errors import EngineClosed, InvalidFunction
@@ -26,9 +22,11 @@ from perdure.functions import declared_of
 from perdure.observe import Observer
 from perdure.ports import Ports, Probe, Secrets, no_probe
 from perdure.secrets import SecretRef
+from perdure.upkeep import Upkeep
 from perdure.urls import location_of, shown
 
 if TYPE_CHECKING:
+    from perdure.engine.archive import ArchiveStore
     from perdure.storage.blobs import BlobStore
 
 F = TypeVar("F", bound=Function)
@@ -36,7 +34,7 @@ I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
 
-class App:
+class App(Upkeep):
     """Run functions and the place where their runs live; the only wiring there is.
 
     `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for
@@ -246,18 +244,9 @@ class App:
         return self._engine
 
     @property
-    def store(self) -> archive.ArchiveStore:
-        """The store of the open App, for those who look at runs."""
-        return self.engine.store
-
-    @property
     def functions(self) -> Sequence[tuple[str, int]]:
         """The names and versions of the run functions registered here."""
         return self._registry.served()
-
-    async def find(self, run_id: str) -> RunRow:
-        """Return a run as it stands; raises `UnknownRun`."""
-        return await self.engine.find(run_id)
 
     async def cancel(self, run_id: str) -> RunRow:
         """Cancel a run, or ask the worker that executes it to; return it as it stands.
@@ -278,72 +267,6 @@ class App:
         Durable when it returns: the new state, fsynced. Raises `UnknownRun` or `RunErased`.
         """
         return await self.engine.resume(run_id)
-
-    async def count_expired(self, retention: Retention) -> Mapping[str, int]:
-        """Return how much of each class `collect` would delete now."""
-        return await self.store.count_expired(retention.at(self.store.clock.now()))
-
-    async def collect(self, retention: Retention) -> Mapping[str, int]:
-        """Delete what is over for longer than it is kept; return how much of each class.
-
-        In transactions of bounded size, beside live runs. Cut short, the next call goes on with it.
-        Durable when it returns: the deletions, fsynced. Raises a `StorageError`.
-        """
-        gone: Counter[str] = Counter()
-        async for some in collect(self.store, retention.at(self.store.clock.now())):
-            gone.update(some)
-        return gone
-
-    async def rehearse(self, run_id: str) -> Rehearsed:
-        """Call a run's function with what the run recorded; say whether code and journal agree.
-
-        No operation is performed and nothing is written: where the journal has no answer, the code
-        is stopped. What a run function does past its context, it does here as well. For tests
-        before a deployment; `perdure check` does it for many runs.
-
-        Raises `UnknownRun` or `RunErased`.
-        """
-        return await self.engine.rehearse(run_id)
-
-    async def export(self, run_id: str) -> bytes:
-        """Return all that the store holds of a run, as one JSON document for `import_run`.
-
-        Nothing in it is encrypted, whatever the store is. Raises `UnknownRun`, `RunErased`, or
-        `RunConflict` while a worker executes the run.
-        """
-        return archive.encode_archive(await archive.export_run(self.store, run_id))
-
-    async def import_run(self, data: bytes) -> RunRow:
-        """Write a run that was exported, with its records and its receipts; return it.
-
-        A run that has ended is what it was. One that waited for a worker waits for a person here,
-        as `needs_attention`, because it may go on where it came from; what was in flight is
-        ambiguous. A run that is here already, just as it was exported, is returned as it stands.
-
-        Durable when it returns: the run, fsynced.
-        If it raises: nothing was written. `InvalidRecord` or `UnsupportedRecordVersion` for what is
-        no exported run, `RunConflict` for a run of that id, or a receipt, with something else in
-        it, `RunErased`, or a `StorageError`.
-        """
-        coming = archive.decode_archive(data)
-        await archive.take_in(self.store, coming)
-        return await self.find(coming.run.run_id)
-
-    async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> RunRow:
-        """Delete what an ended run was given, recorded and came to; return what is left of it.
-
-        That is a tombstone: the run's id, function, state and times, and who erased it and why. Its
-        receipts leave one each, so that its effects are never sent again. Large runs are erased in
-        several transactions, so that others can write in between. `rewrite` also writes the whole
-        file anew, while other writers wait: only then no fragment is left in the unused part of a
-        page.
-
-        Durable when it returns: the tombstone and the deletions, fsynced.
-        If it raises: `UnknownRun`, or `NotErasable` for a run that has not ended or effects that
-        somebody has to settle first, and nothing was deleted. After a `StorageError` or a crash,
-        erasing again finishes what was begun.
-        """
-        return await self.engine.erase(run_id, by=by, why=why, rewrite=rewrite)
 
     async def _open(self, *, work: bool, only_started: bool = False, create: bool = True) -> None:
         if self._engine is not None or self._opening:
@@ -366,7 +289,7 @@ class App:
             await engine.close()
 
     async def _make_engine(self, *, create: bool) -> Engine:
-        store: archive.ArchiveStore = await self._location.open(
+        store: ArchiveStore = await self._location.open(
             self._clock,
             self.observer,
             self._busy_seconds,

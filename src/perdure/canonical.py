@@ -21,6 +21,8 @@ T = TypeVar("T")
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _encode_in_order: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder[Any]().decode
+_UNSAYABLE: Final = (TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
+"""What comes of encoding or comparing what JSON cannot say: decimals raise arithmetic errors."""
 _TOKEN: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*+|[ \t\r\n]++'
 
 
@@ -53,7 +55,7 @@ def encode_and_decode(value: object, *, what: str = "result") -> tuple[bytes, An
         twin = _decode(data)
         if twin == value:
             return data, twin
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except _UNSAYABLE as error:
         raise InvalidPayload(_objection(value, what, error)) from error
     raise InvalidPayload(_objection(value, what))
 
@@ -67,7 +69,7 @@ def exact_bytes(value: object) -> bytes | None:
         # Subclasses of str, int, dict and list compare equal to what they hold, and only exact
         # types pass this.
         marshal.dumps(cast("Any", value))
-    except (TypeError, ValueError, AttributeError, RecursionError):
+    except _UNSAYABLE:
         return None
     return data
 
@@ -146,7 +148,7 @@ def _complaint(leaf: object) -> str | None:
     try:
         if _decode(_encode(leaf)) == leaf:
             return None
-    except (TypeError, ValueError, AttributeError, RecursionError):
+    except _UNSAYABLE:
         pass
     if type(leaf) is str:
         return "is a str with a lone surrogate, which is not Unicode text: replace it"

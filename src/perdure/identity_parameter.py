@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.annotations import evaluated, meant, names_around, written
 from perdure.effects.identity import OperationIdentity
 from perdure.errors import InvalidFunction
 from perdure.wording import named
@@ -115,32 +116,14 @@ def _written(parameter: Parameter) -> str:
 
 def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
     """Return an annotation as the module of its function understands it; a text if it cannot be."""
-    names = {**_SPELLED, **_names_of(function)}
-
-    def holder() -> None: ...
-
-    holder.__annotations__ = {PARAMETER: annotation}
     try:
-        return typing.get_type_hints(holder, names)[PARAMETER]
+        return evaluated(annotation, {**_SPELLED, **names_around(written(function))})
     except Exception:  # noqa: BLE001 - it is the program of a user that is evaluated here
         return annotation
 
 
-def _names_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the names that stand for something where a function is written."""
-    bare = inspect.unwrap(function)
-    code = getattr(bare, "__code__", None)
-    if code is None:
-        bare = inspect.unwrap(type(bare).__call__)
-        code = getattr(bare, "__code__", None)
-    closure = getattr(bare, "__closure__", None) or ()
-    cells = zip(code.co_freevars if code is not None else (), closure, strict=False)
-    around = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
-    return {**getattr(bare, "__globals__", {}), **around}
-
-
 def _is_identity(annotation: Any) -> bool:
-    annotation = _aliased(annotation)
+    annotation = meant(annotation)
     if annotation is OperationIdentity:
         return True
     members = [member for member in _members(annotation) if member is not type(None)]
@@ -154,15 +137,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _mentions(annotation: Any) -> bool:
-    annotation = _aliased(annotation)
+    annotation = meant(annotation)
     if isinstance(annotation, type) and issubclass(annotation, OperationIdentity):
         return True
     return any(map(_mentions, typing.get_args(annotation)))
-
-
-def _aliased(annotation: Any) -> Any:
-    """Return what a `type` statement or a `NewType` stands for."""
-    for name in ("__value__", "__supertype__"):
-        while hasattr(annotation, name):
-            annotation = getattr(annotation, name)
-    return annotation

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -71,59 +72,16 @@ def shown(url: str) -> str:
     )
 
 
-class _File:
-    """A SQLite file."""
+class _Sqlite(ABC):
+    """A SQLite database: a file, or the memory of this process."""
 
-    def __init__(self, url: str) -> None:
-        self._path = _path_of(url)
+    @abstractmethod
+    def _place(self) -> Any:
+        """Return where the driver finds the database."""
 
-    async def open(
-        self,
-        clock: Clock,
-        observer: Observer,
-        busy_seconds: float,
-        probe: Callable[[str], None],
-        *,
-        create: bool,
-        vault: Vault | None = None,
-        blobs: BlobStore | None = None,
-    ) -> Any:
-        """Open the file."""
-        if not create and not self._path.exists():
-            raise StorageMissing(
-                f"there is no database at {self._path}; check the URL, or start a run to make one"
-            )
-        # Imported here, so that a program pays only for the driver that its URL names.
-        driver = importlib.import_module("perdure.storage.sqlite")
-        return driver.SqliteStorage(
-            self._path,
-            clock,
-            observer,
-            busy_seconds=busy_seconds,
-            probe=probe,
-            vault=vault,
-            blobs=blobs,
-        )
-
-    async def open_audit(self, clock: Clock, busy_seconds: float) -> Any:
-        """Open the audit in the file."""
-        driver = importlib.import_module("perdure.storage.sqlite.audit")
-        return driver.SqliteAudit(self._path, clock, busy_seconds=busy_seconds)
-
-
-class _Memory:
-    """A SQLite database in the memory of this process."""
-
-    def __init__(self, url: str) -> None:
-        name = url.removeprefix(_MEMORY)
-        if name and not is_identifier(name):
-            raise InvalidUrl(
-                f"{url!r} names no memory: write memory: or memory:name, where a name has 1 to 128"
-                " characters of A-Z a-z 0-9 . _ -"
-            )
-        # Drawn, because two Apps that name none do not share theirs.
-        self._name = name or os.urandom(8).hex()
-        self._kept: Any = None
+    @abstractmethod
+    def _missing(self) -> str | None:
+        """Say what to do where there is no database, or return None."""
 
     async def open(
         self,
@@ -137,15 +95,12 @@ class _Memory:
         blobs: BlobStore | None = None,
     ) -> Any:
         """Open the database."""
-        memory = self._memory()
-        if not create and memory.empty:
-            raise StorageMissing(
-                f"there is nothing in {memory}, and what another process keeps in memory cannot be"
-                " seen: use a file, such as sqlite:///runs.db"
-            )
+        if not create and (missing := self._missing()) is not None:
+            raise StorageMissing(missing)
+        # Imported here, so that a program pays only for the driver that its URL names.
         driver = importlib.import_module("perdure.storage.sqlite")
         return driver.SqliteStorage(
-            memory,
+            self._place(),
             clock,
             observer,
             busy_seconds=busy_seconds,
@@ -157,13 +112,52 @@ class _Memory:
     async def open_audit(self, clock: Clock, busy_seconds: float) -> Any:
         """Open the audit in the database."""
         driver = importlib.import_module("perdure.storage.sqlite.audit")
-        return driver.SqliteAudit(self._memory(), clock, busy_seconds=busy_seconds)
+        return driver.SqliteAudit(self._place(), clock, busy_seconds=busy_seconds)
 
-    def _memory(self) -> Any:
+
+class _File(_Sqlite):
+    """A SQLite file."""
+
+    def __init__(self, url: str) -> None:
+        self._path = _path_of(url)
+
+    def _place(self) -> Path:
+        return self._path
+
+    def _missing(self) -> str | None:
+        if self._path.exists():
+            return None
+        return f"there is no database at {self._path}; check the URL, or start a run to make one"
+
+
+class _Memory(_Sqlite):
+    """A SQLite database in the memory of this process."""
+
+    def __init__(self, url: str) -> None:
+        name = url.removeprefix(_MEMORY)
+        if name and not is_identifier(name):
+            raise InvalidUrl(
+                f"{url!r} names no memory: write memory: or memory:name, where a name has 1 to 128"
+                " characters of A-Z a-z 0-9 . _ -"
+            )
+        # Drawn, because two Apps that name none do not share theirs.
+        self._name = name or os.urandom(8).hex()
+        self._kept: Any = None
+
+    def _place(self) -> Any:
         if self._kept is None:
             driver = importlib.import_module("perdure.storage.sqlite.memory")
             self._kept = driver.Memory(self._name)
         return self._kept
+
+    def _missing(self) -> str | None:
+        memory = self._place()
+        if not memory.empty:
+            return None
+        return (
+            f"there is nothing in {memory}, and what another process keeps in memory cannot be"
+            " seen: use a file, such as sqlite:///runs.db"
+        )
 
 
 class _Server:

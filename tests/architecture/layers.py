@@ -26,6 +26,7 @@ PLACES: dict[str, int] = {
     "observe": FOUNDATION,
     "fence": FOUNDATION,
     "wording": FOUNDATION,
+    "annotations": FOUNDATION,
     "strict_json": FOUNDATION,
     "journal": PLANES,
     "effects": PLANES,
@@ -60,6 +61,7 @@ PLACES: dict[str, int] = {
     "home": COMPOSITION,
     "receipts": COMPOSITION,
     "sync": COMPOSITION,
+    "upkeep": COMPOSITION,
     "urls": COMPOSITION,
     "testing": COMPOSITION,
     "cli": FRONT_ENDS,
@@ -74,11 +76,11 @@ PROGRAMS = {"demo"}
 
 # Who puts a system together, and the pieces of that layer that they share.
 WIRING = {"app", "audit", "receipts", "sync"}
-PARTS = {"background", "blocking", "encryption", "home", "urls"}
+PARTS = {"background", "blocking", "encryption", "home", "upkeep", "urls"}
 
 # Which pieces of a layer are made of others of it.
 MADE_OF = {
-    "codec": {"canonical"},
+    "codec": {"annotations", "canonical"},
     "background": {"blocking"},
     "home": {"background"},
     "sync": {"receipts"},

@@ -3,11 +3,12 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
+from perdure.annotations import evaluated, meant, names_around, written
 from perdure.codec.shapes import is_model
 
 
@@ -16,7 +17,7 @@ def classes_in(annotations: list[Any]) -> Iterator[type[Any]]:
     todo = list(annotations)
     seen: dict[int, Any] = {}  # kept, so that no other object gets the id
     while todo:
-        annotation = _meant(todo.pop())
+        annotation = meant(todo.pop())
         if id(annotation) in seen:
             continue
         seen[id(annotation)] = annotation
@@ -49,37 +50,16 @@ def annotations_of(thing: Callable[..., Any] | type[Any]) -> list[Any]:
 def _annotations_of_function(function: Callable[..., Any]) -> list[Any]:
     while isinstance(function, functools.partial):
         function = cast("Callable[..., Any]", function.func)
-    bare: Any = inspect.unwrap(function)
-    if not hasattr(bare, "__code__"):
-        bare = inspect.unwrap(type(bare).__call__)
-    code = getattr(bare, "__code__", None)
-    closure = getattr(bare, "__closure__", None) or ()
-    cells = zip(code.co_freevars if code is not None else (), closure, strict=False)
-    around = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
-    names = {**getattr(bare, "__globals__", {}), **around}
-    return _resolved(getattr(bare, "__annotations__", {}), names)
+    bare = written(function)
+    return _resolved(getattr(bare, "__annotations__", {}), names_around(bare))
 
 
 def _resolved(annotations: Mapping[str, Any], names: dict[str, Any]) -> list[Any]:
     found: list[Any] = []
     for annotation in annotations.values():
-
-        def holder() -> None: ...
-
-        holder.__annotations__ = {"it": annotation}
-        try:
-            found.append(typing.get_type_hints(holder, names)["it"])
-        except Exception:  # noqa: BLE001, S112 - it is a user's program, and may mean nothing here
-            continue
+        with suppress(Exception):  # it is a user's program, and may mean nothing here
+            found.append(evaluated(annotation, names))
     return found
-
-
-def _meant(annotation: Any) -> Any:
-    """Return what a `type` statement or a `NewType` stands for."""
-    for name in ("__value__", "__supertype__"):
-        while not isinstance(annotation, type) and hasattr(annotation, name):
-            annotation = getattr(annotation, name)
-    return annotation
 
 
 def _parts(annotation: Any) -> list[Any]:

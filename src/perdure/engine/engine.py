@@ -3,9 +3,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from perdure.engine.archive import ArchiveStore
 from perdure.engine.registry import Function, Registry, RunFunction
 from perdure.engine.rehearsal import Rehearsed, rehearse
 from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, Tombstone
@@ -26,6 +25,9 @@ from perdure.errors import (
 from perdure.ids import check_identifier, is_identifier, new_run_id
 from perdure.observe import log
 from perdure.ports import Ports
+
+if TYPE_CHECKING:
+    from perdure.engine.archive import ArchiveStore
 
 T = TypeVar("T")
 

@@ -90,6 +90,7 @@ class Worker:
         self._executions: dict[str, Execution] = {}
         self._setbacks: Counter[str] = Counter()
         self._claiming = 0
+        self._landing: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._strays: AbstractSet[tuple[str, int]] = frozenset()
@@ -265,10 +266,14 @@ class Worker:
     def _places(self, count: int) -> Generator[None]:
         # Kept while a claim is on its way, or many at once would be more than may be executed.
         self._claiming += count
+        landed = self._loop.create_future()
+        self._landing.add(landed)
         try:
             yield
         finally:
             self._claiming -= count
+            self._landing.discard(landed)
+            landed.set_result(None)
 
     async def _execute(self, execution: Execution) -> None:
         claim = execution.claim
@@ -331,7 +336,9 @@ class Worker:
             log.error("run %s could not be given back: %s", fence.run_id, error)
 
     async def _give_back_all(self, holder: str, strays: AbstractSet[tuple[str, int]]) -> None:
-        # After a blocked loop, the news may come before the step that begins what was claimed.
+        # After a blocked loop, the news may come before the reply to the claim that it is about.
+        if self._landing:
+            await asyncio.wait(self._landing)
         for run_id, generation in strays - self._executed():
             try:
                 await self._store.release_run(Fence(run_id, holder, generation))

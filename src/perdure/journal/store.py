@@ -109,13 +109,20 @@ def row_of(record: NewRecord, largest: int) -> JournalRow:
 
 def pack_outcome(outcome: Outcome) -> tuple[str, bytes]:
     """Return an outcome as the status and the payload that a store keeps."""
+    if isinstance(outcome, Success):
+        return status_of(outcome), outcome.output_json
+    return status_of(outcome), msgspec.json.encode(outcome)
+
+
+def status_of(outcome: Outcome) -> str:
+    """Return the status of an outcome."""
     match outcome:
         case Success():
-            return "success", outcome.output_json
+            return "success"
         case Failure():
-            return "failure", msgspec.json.encode(outcome)
+            return "failure"
         case Suspended():
-            return "suspended", msgspec.json.encode(outcome)
+            return "suspended"
         case _:
             assert_never(outcome)
 

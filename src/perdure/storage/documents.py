@@ -77,6 +77,8 @@ class Documents:
 
     def seal_rest(self, place: str, packing: int, digest: bytes, rest: bytes) -> bytes:
         """Return a rest that is packed, as it is kept; `digest` is that of the last piece."""
+        if self.is_open:
+            return rest
         return self._seal(rest, _rest_of(place, packing, digest), packing)
 
     def unseal_rest(self, place: str, packing: int, digest: bytes, stored: bytes) -> bytes:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import weakref
+from collections.abc import Generator
 from pathlib import Path
 
 from perdure.errors import StorageReadOnly
@@ -42,6 +43,16 @@ class Liveness:
             ) from error
         _try_lock(descriptor)
         self._held[holder] = descriptor
+
+    @contextlib.contextmanager
+    def holding(self, holder: str) -> Generator[None]:
+        """Take the lock of a new holder, and let go of it if the block raises."""
+        self.hold(holder)
+        try:
+            yield
+        except BaseException:
+            self.release(holder)
+            raise
 
     def release(self, holder: str) -> None:
         """Let go of a holder's lock and remove its file."""

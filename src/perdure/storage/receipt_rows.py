@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.effects.receipt import Move, Receipt, ReceiptState, sources, target_of
-from perdure.effects.store import DecisionRow, EffectClaim, Settlement
+from perdure.effects.store import DecisionRow, EffectClaim, Owner, Settlement
 from perdure.effects.support import SideEffectSupport
 from perdure.errors import EffectErased, NotErasable, StaleDecision
 from perdure.storage.documents import Documents
@@ -151,6 +151,34 @@ def taken_back(receipt: Receipt) -> Settlement:
         problem="the caller was cancelled before it was sent",
         stopped=True,
     )
+
+
+def lookup_row(receipt: Receipt, owner: Owner, now: float, hold_seconds: float) -> dict[str, Any]:
+    """Return the right to ask about an attempt as the parameters of the statement that takes it."""
+    return {
+        **attempt_row(receipt),
+        "holder": owner.holder,
+        "now": now,
+        "until": now + hold_seconds,
+    }
+
+
+def asked_row(
+    receipt: Receipt, *, answered: bool, ask_again_at: float, limit: int
+) -> dict[str, Any]:
+    """Return a lookup that settled nothing as the parameters of the statement that notes it."""
+    return {
+        **attempt_row(receipt),
+        "version": receipt.version,
+        "ask_again_at": ask_again_at,
+        "unanswered": not answered,
+        "limit": limit,
+    }
+
+
+def erasure_row(run_id: str, by: str, why: str, now: float) -> dict[str, Any]:
+    """Return an erasure as the parameters of its statements."""
+    return {"run_id": run_id, "by": printable(by), "why": printable(why), "now": now}
 
 
 def attempt_row(receipt: Receipt) -> dict[str, Any]:

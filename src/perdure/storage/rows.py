@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
+import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,7 +21,7 @@ from perdure.engine.store import (
 from perdure.errors import InputDigestMismatch, StorageCorrupt
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
-from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome
+from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome, status_of
 from perdure.storage.pieces import PLAIN, Split, carve, split
 from perdure.storage.receipt_rows import ReceiptRows
 from perdure.storage.vault import SEALED
@@ -132,12 +135,15 @@ class Rows(ReceiptRows):
     ) -> dict[str, Any]:
         """Return the row of a record, with its input and its payload in pieces and rests."""
         invocation = record.invocation
-        status, payload = pack_outcome(record.outcome)
+        status = status_of(record.outcome)
         place = place_of(fence.run_id, invocation.step_id, invocation.sequence)
         payload_packing, packed = self.new_rest(payload_of(place), answer)
         input_packing, tail = self.new_rest(input_of(place), whole)
         kind, attempt, at = invocation.kind.value, record.attempt, record.finished_at
-        facts = (kind, invocation.handler_id, status, attempt, float(at), record.nested)
+        digest = record.input_sha256
+        if not self.is_open:
+            facts = (kind, invocation.handler_id, status, attempt, float(at), record.nested)
+            digest = self.seal_digest(digest, digest_of(place, *facts))
         return {
             "run_id": fence.run_id,
             "holder": fence.holder,
@@ -146,7 +152,7 @@ class Rows(ReceiptRows):
             "sequence": signed(invocation.sequence),
             "kind": kind,
             "handler_id": invocation.handler_id,
-            "input_sha256": self.seal_digest(record.input_sha256, digest_of(place, *facts)),
+            "input_sha256": digest,
             "input_bytes": len(invocation.input_json),
             "status": status,
             "attempt": attempt,
@@ -158,7 +164,7 @@ class Rows(ReceiptRows):
             "input_tail": tail,
             "payload_packing": payload_packing,
             "payload_piece": None,
-            "payload_bytes": len(payload),
+            "payload_bytes": len(answer.document),
             "payload": packed,
         }
 
@@ -269,6 +275,18 @@ def started(run: NewRun, row: dict[str, Any]) -> RunRow:
         started_at=row["started_at"],
         finished_at=None,
     )
+
+
+def worker_row(name: str, lease_seconds: float, now: float) -> dict[str, Any]:
+    """Return a new worker of this process, with a holder that no other worker has or will have."""
+    return {
+        "holder": f"{name}.{os.getpid()}.{secrets.token_hex(4)}",
+        "name": name,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "lease_seconds": lease_seconds,
+        "now": now,
+    }
 
 
 def served_names(served: Sequence[tuple[str, int]]) -> list[str]:

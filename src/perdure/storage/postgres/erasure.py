@@ -7,8 +7,7 @@ from typing import Any, Final
 from perdure.engine.store import RunState
 from perdure.errors import UnknownRun
 from perdure.storage.postgres.database import Database, Transaction
-from perdure.storage.receipt_rows import not_ended, not_settled
-from perdure.wording import printable
+from perdure.storage.receipt_rows import erasure_row, not_ended, not_settled
 
 _ROWS: Final = 200
 _PAUSE_SECONDS: Final = 0.005
@@ -33,7 +32,7 @@ class PostgresErasure:
         If it raises: `UnknownRun` or `NotErasable`, and nothing was deleted;
         after a `StorageError`, erasing again finishes what the run's `tombstone` says is begun.
         """
-        row = self._row(run_id, by, why)
+        row = erasure_row(run_id, by, why, self._db.clock.now())
 
         async def job(transaction: Transaction, again: bool) -> tuple[bool, int]:  # noqa: FBT001
             del again
@@ -62,7 +61,7 @@ class PostgresErasure:
         Returns how many. Durable when it returns: the tombstones and the deletions, fsynced.
         If it raises: as `erase_run`, but that the run may be unknown here.
         """
-        row = self._row(run_id, by, why)
+        row = erasure_row(run_id, by, why, self._db.clock.now())
 
         async def job(transaction: Transaction, again: bool) -> tuple[bool, int]:  # noqa: FBT001
             del again
@@ -94,14 +93,6 @@ class PostgresErasure:
             left, more = await self._db.transact(job, what)
             erased += more
         return erased
-
-    def _row(self, run_id: str, by: str, why: str) -> dict[str, Any]:
-        return {
-            "run_id": run_id,
-            "by": printable(by),
-            "why": printable(why),
-            "now": self._db.clock.now(),
-        }
 
     async def _find_ended(
         self, transaction: Transaction, row: Mapping[str, Any]

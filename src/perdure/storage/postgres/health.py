@@ -6,7 +6,6 @@ from perdure.engine.store import StoreFault, StoreReport
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.hints import Hints
 
-_DEAD_SHARE = 0.5
 _DEAD_ROWS = 100_000
 
 

@@ -13,9 +13,10 @@ from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.hints import Hints
 from perdure.storage.postgres.lane import Lane
 from perdure.storage.receipt_rows import (
-    attempt_row,
+    asked_row,
     begun,
     erased,
+    lookup_row,
     next_attempt,
     stale,
     taken_back,
@@ -153,13 +154,7 @@ class PostgresReceipts:
 
         Durable when it returns: the claim, fsynced.
         """
-        now = self._db.clock.now()
-        row = {
-            **attempt_row(receipt),
-            "holder": owner.holder,
-            "now": now,
-            "until": now + hold_seconds,
-        }
+        row = lookup_row(receipt, owner, self._db.clock.now(), hold_seconds)
         claimed = bool(await self._db.write("claim_lookup", row, "receipt.lookup"))
         return await self.read_existing(receipt.operation_key), claimed
 
@@ -171,13 +166,7 @@ class PostgresReceipts:
         One without an answer uses up one of `limit`.
         Durable when it returns: the count, fsynced.
         """
-        row = {
-            **attempt_row(receipt),
-            "version": receipt.version,
-            "ask_again_at": ask_again_at,
-            "unanswered": not answered,
-            "limit": limit,
-        }
+        row = asked_row(receipt, answered=answered, ask_again_at=ask_again_at, limit=limit)
         await self._db.write("end_lookup", row, "receipt.asked")
         return await self.read_existing(receipt.operation_key)
 

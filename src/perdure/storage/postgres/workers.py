@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import getpass
 import hashlib
-import os
-import secrets
 import socket
 import tempfile
 import threading
@@ -22,6 +20,7 @@ from perdure.storage.postgres.cutoff import cut_off_after
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.failures import storage_error
 from perdure.storage.postgres.hints import Hints
+from perdure.storage.rows import worker_row
 
 _PATIENT_SHARE: Final = 0.2
 """For how much of its lease a worker waits for a renewal before it asks for another one."""
@@ -51,24 +50,12 @@ class PostgresWorkers:
         Durable when it returns: the lease, fsynced.
         """
         await self._db.note_key()
-        holder = f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        row = worker_row(name, float(lease_seconds), self._db.clock.now())
+        row["machine"] = self._machine
         # The lock comes first: a row without one would look like a worker that cannot die.
-        self._liveness.hold(holder)
-        row = {
-            "holder": holder,
-            "name": name,
-            "host": socket.gethostname(),
-            "machine": self._machine,
-            "pid": os.getpid(),
-            "lease_seconds": float(lease_seconds),
-            "now": self._db.clock.now(),
-        }
-        try:
+        with self._liveness.holding(row["holder"]):
             await self._db.write("insert_worker", row, "register_worker")
-        except BaseException:
-            self._liveness.release(holder)
-            raise
-        return holder
+        return row["holder"]
 
     def renew_worker(self, holder: str, lease_seconds: float) -> WorkerNews:
         """Extend the lease of a worker over all of its runs; called from a thread of its own.

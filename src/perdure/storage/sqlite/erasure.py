@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from perdure.engine.store import RunState
 from perdure.errors import UnknownRun
-from perdure.storage.receipt_rows import not_ended, not_settled
+from perdure.storage.receipt_rows import erasure_row, not_ended, not_settled
 from perdure.storage.sqlite.database import Database
-from perdure.wording import printable
 
 _ROWS: Final = 200
 _BYTES: Final = 4 * 1024 * 1024
@@ -54,7 +53,7 @@ class SqliteErasure:
         If it raises: `UnknownRun` or `NotErasable`, and nothing was deleted;
         after a `StorageError`, erasing again finishes what the run's `tombstone` says is begun.
         """
-        row = self._row(run_id, by, why)
+        row = erasure_row(run_id, by, why, self._db.clock.now())
 
         def job(connection: sqlite3.Connection, budget: Budget) -> bool:
             found = self._find_ended(connection, row)
@@ -82,7 +81,7 @@ class SqliteErasure:
         Returns how many. Durable when it returns: the tombstones and the deletions, fsynced.
         If it raises: as `erase_run`, but that the run may be unknown here.
         """
-        row = self._row(run_id, by, why)
+        row = erasure_row(run_id, by, why, self._db.clock.now())
 
         def job(connection: sqlite3.Connection, budget: Budget) -> bool:
             self._find_ended(connection, row)
@@ -113,14 +112,6 @@ class SqliteErasure:
             left, more = await self._db.write(part, what)
             erased += more
         return erased
-
-    def _row(self, run_id: str, by: str, why: str) -> dict[str, Any]:
-        return {
-            "run_id": run_id,
-            "by": printable(by),
-            "why": printable(why),
-            "now": self._db.clock.now(),
-        }
 
     def _find_ended(
         self, connection: sqlite3.Connection, row: dict[str, Any]

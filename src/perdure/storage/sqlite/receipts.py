@@ -12,9 +12,10 @@ from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import DecisionRow, EffectClaim, Owner, Settlement
 from perdure.errors import StorageError
 from perdure.storage.receipt_rows import (
-    attempt_row,
+    asked_row,
     begun,
     erased,
+    lookup_row,
     next_attempt,
     stale,
     taken_back,
@@ -140,13 +141,7 @@ class SqliteReceipts:
 
         Durable when it returns: the claim, fsynced.
         """
-        now = self._db.clock.now()
-        row = {
-            **attempt_row(receipt),
-            "holder": owner.holder,
-            "now": now,
-            "until": now + hold_seconds,
-        }
+        row = lookup_row(receipt, owner, self._db.clock.now(), hold_seconds)
         return await self._db.write(
             lambda connection: self._alter(connection, "claim_lookup", row), "receipt.lookup"
         )
@@ -159,13 +154,7 @@ class SqliteReceipts:
         One without an answer uses up one of `limit`.
         Durable when it returns: the count, fsynced.
         """
-        row = {
-            **attempt_row(receipt),
-            "version": receipt.version,
-            "ask_again_at": ask_again_at,
-            "unanswered": not answered,
-            "limit": limit,
-        }
+        row = asked_row(receipt, answered=answered, ask_again_at=ask_again_at, limit=limit)
         changed, _ = await self._db.write(
             lambda connection: self._alter(connection, "end_lookup", row), "receipt.asked"
         )

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -12,6 +9,7 @@ from typing import Any
 from perdure.engine.store import WorkerNews, WorkerRow
 from perdure.errors import LeaseLost
 from perdure.storage.liveness import Liveness
+from perdure.storage.rows import worker_row
 from perdure.storage.sqlite.database import Database, connect
 from perdure.storage.sqlite.failures import storage_error
 from perdure.storage.sqlite.memory import Memory
@@ -35,29 +33,17 @@ class SqliteWorkers:
         Durable when it returns: the lease, fsynced.
         """
         await self._db.note_key()
-        holder = f"{name}.{os.getpid()}.{secrets.token_hex(4)}"
-        # The lock comes first: a row without one would look like a worker that cannot die.
-        self._liveness.hold(holder)
-        row = {
-            "holder": holder,
-            "name": name,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "lease_seconds": lease_seconds,
-            "now": self._db.clock.now(),
-        }
+        row = worker_row(name, lease_seconds, self._db.clock.now())
 
         def job(connection: sqlite3.Connection) -> None:
             # Counted from the write, which may have waited for another process's.
             until = self._db.clock.monotonic() + lease_seconds
             self._db.run(connection, "insert_worker", {**row, "lease_until": until})
 
-        try:
+        # The lock comes first: a row without one would look like a worker that cannot die.
+        with self._liveness.holding(row["holder"]):
             await self._db.write(job, "register_worker")
-        except BaseException:
-            self._liveness.release(holder)
-            raise
-        return holder
+        return row["holder"]
 
     def renew_worker(self, holder: str, lease_seconds: float) -> WorkerNews:
         """Extend the lease of a worker over all of its runs; called from a thread of its own.
