@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from perdure import Context, ReceiptStore
 from perdure.effects.answer import NeverWill
 from perdure.effects.receipt import Move
 from perdure.engine.reencryption import reencrypt
+from perdure.storage.pieces import pack
 from tests.encrypting import keyring, shows, stored_value
 from tests.erasing import LONG, effect, filled
 from tests.harness import app_on, run, sql, stored
@@ -20,7 +20,7 @@ HIDDEN = (
     *("answer", "refusal"),
 )
 OPEN = ("key", "target")
-PACKED = zlib.compress(LONG, 1)[:60]
+PACKED = pack(LONG)[1][:60]
 DIGESTS = (b'"MARK-input"', b"begins alike, ", b"begins alike, MARK-piece-0, ")
 
 

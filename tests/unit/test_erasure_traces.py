@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ import pytest
 
 from perdure import RunState
 from perdure.engine.store import RunEnd
+from perdure.storage.pieces import pack
 from tests.erasing import LONG, WHO, bytes_of, filled
 from tests.harness import RUN, app_on, run, stored
 
-PACKED = zlib.compress(LONG, 1)[:60]
+PACKED = pack(LONG)[1][:60]
 MARKS = (
     *("input", "result", "failure", "traceback", "piece-0", "piece-2", "tail", "message", "wait"),
     *("answer", "refusal", "key", "target"),

@@ -17,13 +17,28 @@ IN_BLOB: Final = 4
 """Flags a rest or a piece that stands in a blob: what is kept is a reference."""
 
 _WORTH_SHARING_BYTES: Final = 4096
-_LEAST_PIECE_BYTES: Final = 512
+_LEAST_PIECE_BYTES: Final = 256
 _DEEPEST: Final = 8
 _HEAD_LENGTH_BYTES: Final = 4
 _MARK_BYTES: Final = 8
 """How much of the digest of its last piece the rest of a document has with it."""
 _WORTH_PACKING_BYTES: Final = 256
-_LEVEL: Final = 1
+_SMALL_BYTES: Final = 8192
+_SMALL_LEVEL: Final = 6
+"""Small data is packed no faster on a lower one."""
+_LARGE_LEVEL: Final = 1
+_COMMON: Final = (
+    b'"null,true,false,"status":"error","message":"value":"data":{"id":"name":"url":"https://'
+    b'type":"object","properties":{"description":" not are was this have you for with that and in'
+    b' of to the "usage":{"input_tokens":,"output_tokens":,"details":{},"timestamp":"'
+    b'2026-01-01T00:00:00Z","tool_name":"args":"{\\"tool_call_id":"tool-return","part_kind":"'
+    b'tool-call","kind":"request","kind":"response","model_name":"parts":[{"type":"text","text":"'
+    b'role":"assistant","content":"role":"user","content":"'
+)
+"""What small data in a conversation often holds, known to both sides before it begins.
+
+What was packed is read with it, so it stays as it is: another one is another way of packing.
+"""
 
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -173,19 +188,30 @@ def unpack_rest(packing: int, data: bytes, digest: bytes) -> tuple[bytes, bytes]
 def pack(data: bytes) -> Packed:
     """Return data as the store keeps it: how it is packed, and the bytes."""
     if len(data) >= _WORTH_PACKING_BYTES:
-        packed = zlib.compress(data, _LEVEL)
+        packed = _deflate(data)
         if len(packed) < len(data) * 0.9:
             return DEFLATED, packed
     return PLAIN, data
+
+
+def _deflate(data: bytes) -> bytes:
+    if len(data) >= _SMALL_BYTES:
+        return zlib.compress(data, _LARGE_LEVEL)
+    packer = zlib.compressobj(_SMALL_LEVEL, zdict=_COMMON)
+    return packer.compress(data) + packer.flush()
 
 
 def unpack(packing: int, data: bytes) -> bytes:
     """Return the bytes that `pack` was given; raises `StorageCorrupt` for damaged ones."""
     if packing == PLAIN:
         return data
+    unpacker = zlib.decompressobj(zdict=_COMMON)
     try:
-        return zlib.decompress(data)
+        whole, problem = unpacker.decompress(data), "it was cut short, or goes on"
     except zlib.error as error:
+        whole, problem = b"", str(error)
+    if not unpacker.eof or unpacker.unused_data:
         raise StorageCorrupt(
-            f"packed bytes are damaged in the database ({error}); restore it from a backup"
-        ) from error
+            f"packed bytes are damaged in the database ({problem}); restore it from a backup"
+        )
+    return whole
