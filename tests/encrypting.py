@@ -10,7 +10,17 @@ from tests.erasing import bytes_of
 from tests.storages import look, on_server
 
 KEYS = {"a": b"a" * 32, "b": b"b" * 32}
-TABLES = ("runs", "records", "pieces", "timers", "receipts", "decisions", "tombstones", "attempts")
+TABLES = (
+    "runs",
+    "records",
+    "pieces",
+    "timers",
+    "receipts",
+    "decisions",
+    "tombstones",
+    "attempts",
+    "checkpoints",
+)
 
 
 def keyring(current: str = "a", *, only: bool = True, accept_plaintext: bool = False) -> Keyring:

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.soak.faults import Server
 from benchmarks.soak.run import Plan, soak
-from benchmarks.storages import Postgres, Sqlite
+from benchmarks.storages import Postgres, Sqlite, Storage
 
 
 def main(arguments: Sequence[str]) -> int:
     """Soak, say what happened, and return 1 when anything of it was wrong."""
     options = _parser().parse_args(arguments)
-    # That the server is away is what this is about, and no news.
-    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     server = Server(options.pg_data, options.pg_ctl) if options.pg_data else None
     storage = Postgres(options.postgres) if options.postgres else Sqlite()
     with tempfile.TemporaryDirectory(prefix="perdure-soak-", dir=options.folder) as name:
@@ -30,11 +30,34 @@ def main(arguments: Sequence[str]) -> int:
             seed=options.seed,
         )
         try:
-            report = soak(plan)
+            with _without_news():
+                report = soak(plan)
         finally:
-            storage.drop()
+            _drop(storage)
     print(*report.lines(), sep="\n")
-    return int(bool(report.wrong))
+    return report.code
+
+
+@contextmanager
+def _without_news() -> Generator[None]:
+    """Keep from the log that the server is away, which is what this is about."""
+    loggers = [logging.getLogger(name) for name in ("psycopg.pool", "perdure")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _drop(storage: Storage) -> None:
+    try:
+        storage.drop()
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises where its server is gone
+        said = str(error).partition("\n")[0]
+        print(f"the database of the soak is still there: {said}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,11 @@ from pathlib import Path
 
 from benchmarks.child import Child
 
+
+class SoakFailed(Exception):
+    """The soak cannot go on; what happened after that says nothing."""
+
+
 Restart = Callable[[], Awaitable[None]]
 
 
@@ -48,6 +53,17 @@ class Server:
     pg_ctl: str
 
     async def restart(self) -> None:
+        """Do both; raises `SoakFailed` when it does not come back."""
+        try:
+            failed = await self._restart()
+        except OSError as error:
+            raise SoakFailed(f"{self.pg_ctl} could not be started: {error}") from error
+        if failed:
+            raise SoakFailed(
+                f"{self.pg_ctl} could not restart the server in {self.data}: look at its log"
+            )
+
+    async def _restart(self) -> int:
         owner = self.data.stat().st_uid
         words = ("-D", str(self.data), "-m", "immediate", "-w", "restart")
         process = await asyncio.create_subprocess_exec(
@@ -60,8 +76,7 @@ class Server:
             # The server refuses to run as root.
             user=owner if os.geteuid() != owner else None,
         )
-        if await process.wait():
-            raise RuntimeError(f"{self.pg_ctl} could not restart the server in {self.data}")
+        return await process.wait()
 
 
 @dataclass(frozen=True)

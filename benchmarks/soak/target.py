@@ -25,16 +25,27 @@ class CountingTarget:
         self.heard: Counter[str] = Counter()
         self._chance = chance
         self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def open(self) -> int:
         """Listen, and return the port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=512)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512)
         return self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
+        """Hang up on whoever still asks, and stop listening."""
         assert self._server is not None
         self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         await self._server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The server's own tasks cannot be cancelled in peace: each would print where it was.
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -6,8 +6,8 @@ from perdure.effect_function import effect
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy, SideEffectSupport
 from perdure.engine.engine import RunHandle
+from perdure.engine.options import WorkerOptions
 from perdure.engine.store import RunState
-from perdure.engine.worker import WorkerOptions
 from perdure.errors import (
     EffectAmbiguous,
     EffectInProgress,

@@ -14,9 +14,9 @@ from perdure.declaration import EffectDeclaration, KnownEffects
 from perdure.effects.audit import AuditSink
 from perdure.encryption import Keyring, vault_of
 from perdure.engine.engine import Engine, RunHandle
+from perdure.engine.options import WorkerOptions
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.store import RunRow, RunState
-from perdure.engine.worker import WorkerOptions
 from perdure.errors import EngineClosed, InvalidFunction
 from perdure.functions import declared_of
 from perdure.observe import Observer
@@ -83,14 +83,15 @@ class App(Upkeep):
         self._known = KnownEffects()
         self._codec = Codec((SecretRef, *types))
         self._secrets = secrets
+        self._registry = Registry()
         for function in effects:
             self._known.learn(*_effect_of(function))
             self._codec.learn(function)
+            self._registry.know(function)
         self._location = location_of(url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or no_probe
-        self._registry = Registry()
         self._engine: Engine | None = None
         self._opening = False
 
@@ -256,7 +257,10 @@ class App(Upkeep):
         return await self.engine.cancel(run_id)
 
     async def list(self, *, state: RunState | None = None, limit: int = 100) -> Sequence[RunRow]:
-        """Return the newest runs, newest first, of any state or of one."""
+        """Return the newest runs, newest first, of any state or of one.
+
+        A run of which something cannot be read is among them; its `unreadable` says why.
+        """
         return await self.store.list_runs(state=state, limit=limit)
 
     async def resume(self, run_id: str) -> RunRow:

@@ -82,7 +82,7 @@ class Performer:
         self.replayed = 0
         self._replay, self._begun = Replay(journal), journal.begun
         self._digester = Digester()
-        self._store = ports.store
+        self.store = ports.store
         self._observer = ports.observer
         self._probe = ports.probe
         self._boundary = Boundary(fence, ports, ownership, self.tenure, self.activity)
@@ -215,7 +215,7 @@ class Performer:
         payload = row.payload
         if payload is None:
             key = (self.fence.run_id, row.step_id, row.sequence)
-            payload = await self.tenure.insist(lambda: self._store.read_payload(*key))
+            payload = await self.tenure.insist(lambda: self.store.read_payload(*key))
         return self._replayed(row, payload)
 
     def _replayed(self, row: JournalRow, payload: bytes) -> Performed:
@@ -333,7 +333,7 @@ class Performer:
         invocation, digest = asked.invocation, asked.digest
         self.tenure.confirm()
         await self.tenure.insist(
-            lambda: self._store.begin_timer(self.fence, invocation, digest, wake_at)
+            lambda: self.store.begin_timer(self.fence, invocation, digest, wake_at)
         )
         timer = timer_of(invocation, digest, wake_at)
         if self.activity.beside():
@@ -360,7 +360,7 @@ class Performer:
         self, asked: Asked, outcome: Outcome, attempt: int, started_at: float
     ) -> Performed:
         record = self._record_of(asked, outcome, attempt, started_at)
-        await self.tenure.insist(lambda: self._store.append_record(self.fence, record))
+        await self.tenure.insist(lambda: self.store.append_record(self.fence, record))
         self._remember(asked, record)
         return _performed(record)
 

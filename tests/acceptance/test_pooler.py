@@ -80,8 +80,8 @@ def test_many_at_once_are_not_taken_for_one_another(folder: Path) -> None:
 def test_a_pooler_changes_no_promise(folder: Path, check: Check) -> None:
     place = location_of(url_of(folder))
 
-    async def open_store() -> RunStore:
-        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True)
+    async def open_store(**given: Any) -> RunStore:
+        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True, **given)
 
     run(check(open_store))
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from perdure import App, Context, StorageError, WorkerOptions, effect
+from perdure.storage.postgres import database
 from tests.acceptance.children import note, notes, query, running, until
 from tests.acceptance.samples import ON_SERVER, SEED, amount
 from tests.harness import run
@@ -172,6 +173,37 @@ def test_an_app_closes_although_its_server_is_away(
     run(main())
     touched = [line["number"] for line in notes(folder / "touches.log")]
     assert sorted(touched) == [0, 1, 1, 2]
+
+
+def test_an_app_that_opens_while_its_server_restarts_waits_for_it(
+    folder: Path, own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_OPEN_SECONDS", 0.2)
+
+    async def main() -> None:
+        with psycopg.connect(own_server.url):  # for whom the server puts off its end
+            stopping = asyncio.create_task(asyncio.to_thread(own_server.stop, signal.SIGTERM))
+            await asyncio.to_thread(until, lambda: _turns_away(own_server))
+            opening = asyncio.create_task(_app(folder, "one").__aenter__())
+            await asyncio.sleep(0.5)
+            assert not opening.done()
+        await stopping
+        await asyncio.sleep(0.5)
+        assert not opening.done()
+        own_server.start()
+        app = await opening
+        assert await app.list() == []
+        await app.__aexit__(None, None, None)
+
+    run(main())
+
+
+def _turns_away(server: PostgresServer) -> bool:
+    try:
+        psycopg.connect(server.url).close()
+    except psycopg.OperationalError:
+        return True
+    return False
 
 
 def open_once(folder: Path) -> None:

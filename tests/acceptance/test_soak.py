@@ -15,7 +15,7 @@ _SEED = int(os.environ.get("PERDURE_TEST_SOAK_SEED", "7"))
 
 def check(report: Report) -> None:
     print(*report.lines(), sep="\n")
-    assert report.wrong == []
+    assert (report.failed, report.wrong) == (None, [])
     assert report.completed > _SECONDS
     assert report.effects == EFFECTS * report.completed
     # What was sent twice and what had to be asked for: without either, nothing was in doubt.

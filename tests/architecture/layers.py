@@ -57,6 +57,7 @@ PLACES: dict[str, int] = {
     "background": COMPOSITION,
     "blobs": COMPOSITION,
     "blocking": COMPOSITION,
+    "checkpoints": COMPOSITION,
     "encryption": COMPOSITION,
     "home": COMPOSITION,
     "receipts": COMPOSITION,

@@ -84,7 +84,10 @@ def test_failed_runs_are_counted_with_the_command_that_lists_them(
     assert (note["code"], note["message"][:18]) == ("failed", "1 run has failed: ")
     assert main(["doctor", "--url", "sqlite:///runs.db"]) == 0
     shown = capsys.readouterr().out
-    assert "\n- 1 run has failed: `perdure runs --state failed` lists them" in shown
+    assert (
+        "\n- 1 run has failed: `perdure runs --state failed --url sqlite:///runs.db` lists them"
+        in shown
+    )
     assert shown.endswith("all else is well\n")
 
 
@@ -113,8 +116,11 @@ def test_a_parked_run_is_found_with_its_reason_and_the_two_ways_on(
     assert "the price changed" in finding["message"]
     assert main(["doctor", "--url", "sqlite:///runs.db"]) == 1
     shown = capsys.readouterr().out
-    assert "! run run-1 of stuck@3 is parked: the price changed (`perdure resume run-1`" in shown
-    assert "`perdure cancel run-1`" in shown
+    assert (
+        "! run run-1 of stuck@3 is parked: the price changed (`perdure resume run-1 --url sqlite:///runs.db`"
+        in shown
+    )
+    assert "`perdure cancel run-1 --url sqlite:///runs.db`" in shown
 
 
 def test_advice_is_given_once_and_digests_are_cut_for_people(

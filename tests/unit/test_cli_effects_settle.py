@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def test_a_run_and_the_doctor_tell_of_its_effect(
     out = capsys.readouterr().out
     assert "\neffects not known to be applied once\n" in out
     assert key[:15] in out.splitlines()[-1]
-    assert f"\n  goes on by `perdure effects settle {key[:15]} …`" in out
+    assert f"\n  goes on by `perdure effects settle {key[:15]} {' '.join(URL)}`" in out
     main(["show", "run-1", *URL, "--json"])
     (receipt,) = json.loads(capsys.readouterr().out)["receipts"]
     assert (receipt["operation_key"], receipt["state"]) == (key, "ambiguous")
@@ -193,7 +194,7 @@ def test_a_run_and_the_doctor_tell_of_its_effect(
     assert (parked["code"], "perdure resume" in parked["message"]) == ("needs_attention", False)
     assert (doubt["code"], found["ambiguous"]) == ("ambiguous", 1)
     assert doubt["message"].startswith("nobody knows whether 1 effect was applied: ")
-    assert doubt["message"].endswith(f"`perdure effects show {key}`")
+    assert doubt["message"].endswith(f"`perdure effects show {key} {' '.join(URL)}`")
 
 
 def test_resuming_what_waits_for_a_person_says_so(
@@ -201,10 +202,31 @@ def test_resuming_what_waits_for_a_person_says_so(
 ) -> None:
     run(park(paying(tmp_path, LOST)))
     key = _only_key(cli)
-    assert main(["resume", "run-1", *URL]) == 0
+    assert main(["resume", "run-1", *URL, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["commands"]) == (
+        "needs_attention",
+        cli.document("show", key)["commands"],
+    )
+    assert main(["resume", "run-1", *URL]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("run run-1 stays needs_attention: nobody knows whether")
+    assert all(f"\n  {command}  # " in out for command in told["commands"])
+    line = next(each for each in out.splitlines() if "--landed" in each)
+    words = shlex.split(line.partition("  # ")[0].replace("JSON", "'\"r-1\"'"))
+    assert main(words[1:]) == 0
+    assert run(finish(paying(tmp_path))) == "r-1"
+
+
+def test_what_waits_for_a_person_is_executed_where_somebody_wants_that(
+    tmp_path: Path, cli: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(park(paying(tmp_path, LOST)))
+    key = _only_key(cli)
+    assert main(["resume", "run-1", *URL, "--anyway"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("run run-1 is pending, and parked again if nobody knows of its effect")
-    assert f"it waits for `perdure effects settle {key[:15]} {' '.join(URL)} …`" in out
+    assert f"it waits for `perdure effects settle {key[:15]} {' '.join(URL)}`" in out
     with pytest.raises(RunNeedsAttention):
         run(finish(paying(tmp_path)))
     cli("settle", key, "--landed", '"r-1"', *SETTLE)

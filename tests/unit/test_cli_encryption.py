@@ -173,14 +173,15 @@ def test_a_store_is_encrypted_and_its_key_changed(typed: Typed, tmp_path: Path) 
     fill(tmp_path, None)
     typed("key", "new", "--key-file", FILE, "--id", "old")
     code, _, err = typed("runs", "--key-file", FILE)
-    assert (code, "not encrypted yet: `perdure reencrypt --plaintext`" in err) == (4, True)
+    plaintext = f"`perdure reencrypt --plaintext --key-file {FILE}`"
+    assert (code, f"not encrypted yet: {plaintext}" in err) == (4, True)
     assert typed("reencrypt", "--key-file", FILE)[0] == 4
     counted = typed.document("reencrypt", "--plaintext", "--key-file", FILE, "--dry-run")
     assert (counted["dry_run"], counted["left"]["runs"], counted["key_id"]) == (True, 1, "old")
     assert shows(tmp_path, "MARK")
     code, out, _ = typed("reencrypt", "--plaintext", "--key-file", FILE)
     assert (code, "encrypted 1 runs, 1 records" in out) == (0, True)
-    assert "`perdure reencrypt --rewrite`" in out
+    assert f"`perdure reencrypt --key-file {FILE} --rewrite`" in out
     code, out, _ = typed("reencrypt", "--key-file", FILE, "--rewrite")
     assert "--rewrite" not in out
     assert not shows(tmp_path, "MARK")

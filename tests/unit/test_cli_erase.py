@@ -108,7 +108,7 @@ def test_an_erasure_that_was_cut_short_is_shown_and_gone_on_with(cli: Cli, tmp_p
     )
     assert "completed, not yet erased whole" in cli("runs")[1]
     text = cli("show", RUN)[1]
-    assert "`perdure erase run-1` goes on with it" in text
+    assert "`perdure erase run-1 --why x` goes on with it" in text
     assert "what went in" not in text
     assert document(cli("show", RUN, "--json"))["run"]["erasing"] is True
     assert cli("erase", RUN, "--why", "y", "--yes")[0] == 0

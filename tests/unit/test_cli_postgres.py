@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,3 +95,27 @@ def test_the_commands_do_on_a_server_what_they_do_on_a_file(url: str, cli: Cli) 
 def test_a_schema_that_is_not_there_is_not_made_by_looking(url: str, cli: Cli) -> None:
     code, said = cli("runs")
     assert (code, "there is no schema" in said) == (3, True)
+
+
+def test_a_command_to_be_typed_again_lacks_the_password_and_says_so(
+    url: str, cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(leave_runs(url))
+    place = f"--url {shlex.quote(url.replace(':hidden@', ':***@'))}"
+    note = "*** stands for the password of the database: type it, or set PERDURE_URL to the URL"
+    for words, command in (
+        (("show", "failed"), f"`perdure resume failed {place}`"),
+        (("doctor",), f"`perdure runs --state failed {place}`"),
+        (("resume", "failed"), ""),
+    ):
+        said = cli(*words)[1]
+        assert command in said
+        assert (note in said) == bool(command)
+    key = document(cli("effects", "--json"))["receipts"][0]["operation_key"]
+    said = cli("effects", "show", key)[1]
+    assert said.count(place) == 3
+    assert said.count(note) == 1
+    monkeypatch.setenv("PERDURE_URL", url)
+    assert main(["effects", "show", key]) == 0
+    said = capsys.readouterr().out
+    assert f"perdure effects settle {key} --did-not-land --why" in said

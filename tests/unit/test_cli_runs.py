@@ -118,8 +118,11 @@ def test_waiting_tells_by_its_exit_code_how_a_run_ended(
     assert (ended, out) == (code, "")
     assert word in err
     assert "perdure show one" in err
-    assert "`perdure resume one`" in err
-    assert "\n  goes on by `perdure resume one`" in cli("show", "one", "--app", "shop:app")[1]
+    assert "`perdure resume one --app shop:app`" in err
+    assert (
+        "\n  goes on by `perdure resume one --app shop:app`"
+        in cli("show", "one", "--app", "shop:app")[1]
+    )
     row = document(cli("start", "shop:app", function, "--id", "one", "--wait", "--json"), code)
     assert row["state"] == state
     assert row["problem"]["message"]

@@ -120,8 +120,10 @@ def _doubt(support: str, **more: Any) -> Receipt:
     )
 
 
-SETTLE = "`perdure effects settle op-0123456789ab …`; `perdure effects show op-0123456789ab` says"
-RESUME = "`perdure resume run-1` once its cause is mended"
+PLACE = " --url sqlite:///runs.db"
+KEY = f"op-0123456789ab{PLACE}"
+SETTLE = f"`perdure effects settle {KEY}`; `perdure effects show {KEY}` says"
+RESUME = f"`perdure resume run-1{PLACE}` once its cause is mended"
 ATTENTION = RunState.NEEDS_ATTENTION
 
 
@@ -130,7 +132,7 @@ ATTENTION = RunState.NEEDS_ATTENTION
     [
         (RunState.FAILED, "ValueError", [], RESUME),
         (RunState.FAILED, "ValueError", [_doubt("at_least_once")], RESUME),
-        (ATTENTION, "ReplayMismatch", [], f"{RESUME}, or `perdure cancel run-1` to end it"),
+        (ATTENTION, "ReplayMismatch", [], f"{RESUME}, or `perdure cancel run-1{PLACE}` to"),
         (ATTENTION, "EffectAmbiguous", [_doubt("at_least_once")], SETTLE),
         (ATTENTION, "EffectAmbiguous", [_doubt("outcome_queryable", exhausted=True)], SETTLE),
         (
@@ -146,7 +148,7 @@ ATTENTION = RunState.NEEDS_ATTENTION
 def test_what_lets_a_run_go_on_is_told(
     state: RunState, code: str, receipts: list[Receipt], way: str
 ) -> None:
-    told = way_on(_run(state, RunProblem(code, code, "why")), receipts)
+    told = way_on(_run(state, RunProblem(code, code, "why")), receipts, PLACE)
     assert told.startswith(way)
     assert bool(told) is bool(way)
 
@@ -157,12 +159,12 @@ def test_a_problem_of_a_run_is_cut_before_a_column_goes() -> None:
         _run(RunState.FAILED, problem, "refund-A-1042"),
         _run(RunState.COMPLETED, None, "refund-A-1043"),
     ]
-    header, failed, why, completed = runs_sheet(rows).fitted(80).plain.split("\n")
+    header, failed, why, completed = runs_sheet(rows, "").fitted(80).plain.split("\n")
     assert header.split() == [*["run", "function", "state", "attempts", "created"], "(UTC)", "took"]
     assert failed.split()[-1] == "s"
     assert (len(why), why[-1]) == (80, "…")
     assert completed.startswith("refund-A-1043")
-    assert runs_sheet(rows).fitted(120).plain.count("…") == 1
+    assert runs_sheet(rows, "").fitted(120).plain.count("…") == 1
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def test_changed_code_is_parked_at_once_and_goes_on_under_the_right_one(
         asked = ("'ask'", wrong) if code == "input" else ("'ask.v2'", right)
         for part in (f"{RUN}/call/1", "tool_call by 'ask' with", right, *asked):
             assert part in caught.value.message
+        assert (": args[0] was 1 and is 2; nothing" in caught.value.message) == (code == "input")
         assert caught.value.code == "ReplayMismatch"
         assert changed.observer.counts["perdure_operation_executed_total"] == 0
         repaired = mismatching(tmp_path, "right", (), pause)

@@ -44,6 +44,21 @@ def test_a_released_worker_leaves_nothing(tmp_path: Path) -> None:
     one.close()
 
 
+@pytest.mark.parametrize("holder", ["a/b.1", "..", "../../a", "é" * 200, "x" * 5000])
+def test_a_holder_may_have_any_name(tmp_path: Path, holder: str) -> None:
+    folder = tmp_path / "workers"
+    one, other = Liveness(folder), Liveness(folder)
+    one.hold(holder)
+    one.hold(f"{holder}2")
+    assert len(list(folder.iterdir())) == 2
+    die(one, holder)
+    assert other.is_dead(holder)
+    assert not other.is_dead(f"{holder}2")
+    other.forget(holder)
+    one.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lock_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "workers").write_text("no folder")
     with pytest.raises(StorageReadOnly, match=r"a worker keeps a lock file in .*workers"):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from perdure.clock import SystemClock
-from perdure.effects.receipt import Move
+from perdure.effects.receipt import Move, ReceiptState
+from perdure.engine.retention import Expiry
 from perdure.engine.store import NewRun
 from perdure.errors import StorageBusy, UnknownRun
 from perdure.observe import Observer
 from perdure.ports import no_probe
 from perdure.storage.postgres import PostgresStorage
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.database import Transaction
 from perdure.storage.postgres.server_clock import ServerClock
+from perdure.storage.queries import load_queries
+from perdure.storage.receipt_rows import next_attempt
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.storage.scene import Process, new_run, settlement
 from tests.harness import app_on, run, until
@@ -144,6 +150,38 @@ def test_of_two_that_wait_for_each_other_one_begins_anew(place: Path) -> None:
 
             await asyncio.gather(cross("one", "two"), cross("two", "one"))
             assert len(tries) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("deletion", ["erase", "collect"])
+def test_a_receipt_of_what_is_sent_again_at_that_moment_stays(place: Path, deletion: str) -> None:
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+    async def main() -> None:
+        async with process(place) as it:
+            refused = await it.attempted(ReceiptState.FAILED)
+
+            async def delete() -> object:
+                if deletion == "erase":
+                    return await it.store.erase_receipts(refused.run_id, by="ada", why="asked")
+                everything = Expiry(None, time.time() + 60, None, None, None)
+                return (await it.store.collect_some(everything))["receipts"]  # type: ignore[attr-defined]
+
+            begin = load_queries("postgres")["begin_attempt"].encode()
+            with closing(psycopg.connect(url_of(place).partition("?")[0])) as sender:
+                claim = it.effect()
+                row = {**it.store._db.rows.claim(claim, 1.0), "token": b""}  # type: ignore[attr-defined]
+                seen = {**row, **next_attempt(refused, unknown=False, risk=False)}
+                sender.execute(Address(url_of(place)).named(begin.decode()).encode(), seen)
+                deleting = asyncio.create_task(delete())
+                while look(place, waits) == [(0,)]:
+                    await asyncio.sleep(0)
+                sender.commit()
+            assert await deleting == 0
+            kept = await it.store.read_receipt(refused.operation_key)
+            assert kept is not None
+            assert (kept.state, kept.attempt) == (ReceiptState.IN_FLIGHT, 2)
 
     run(main())
 

@@ -18,6 +18,7 @@ from perdure.effects.store import Owner
 from perdure.engine.store import RunEnd, RunProblem
 from perdure.errors import LeaseLost, StaleDecision
 from perdure.journal import Success
+from perdure.journal.checkpoint import Checkpoint, CheckpointKind, Saved
 from perdure.observe import Observer
 from perdure.ports import no_probe
 from perdure.storage.postgres import PostgresStorage
@@ -308,6 +309,53 @@ async def doubt(place: Place) -> Any:
     return write
 
 
+async def claim_lookup(place: Place) -> Any:
+    seen = await place.attempted(ReceiptState.AMBIGUOUS)
+
+    async def write() -> Any:
+        owner = Owner(place.cut.holder)
+        receipt, mine = await place.cut.store.claim_lookup(seen, owner, 60.0)
+
+        async def check() -> None:
+            assert (mine, receipt.lookup_holder) == (True, place.cut.holder)
+            assert await place.receipt() == receipt
+            assert not (await place.other.store.claim_lookup(seen, owner, 60.0))[1]
+
+        return check
+
+    return write
+
+
+async def create_checkpoint(place: Place) -> Any:
+    return await _checkpoint(place, 1, Saved.CREATED)
+
+
+async def advance_checkpoint(place: Place) -> Any:
+    return await _checkpoint(place, 2, Saved.ADVANCED)
+
+
+async def _checkpoint(place: Place, revision: int, expected: Saved) -> Any:
+    await place.cut.start(place.run_id)
+    first, last = (
+        Checkpoint(place.run_id, "c", CheckpointKind.STREAM, number, 0, b"{}")
+        for number in (1, revision)
+    )
+    if revision > 1:
+        await place.other.store.save_checkpoint(first)
+
+    async def write() -> Any:
+        saved = await place.cut.store.save_checkpoint(last)
+
+        async def check() -> None:
+            assert saved is expected
+            assert await place.other.store.load_checkpoint(place.run_id, "c") == last
+            assert await place.cut.store.save_checkpoint(last) is Saved.DUPLICATE
+
+        return check
+
+    return write
+
+
 async def erase(place: Place) -> Any:
     fence = await place.cut.start(place.run_id)
     await place.cut.append(fence, "tool", 1)
@@ -378,6 +426,9 @@ WRITES: list[Write] = [
     decide,
     settle_record,
     doubt,
+    claim_lookup,
+    create_checkpoint,
+    advance_checkpoint,
     erase,
     register,
     retire,

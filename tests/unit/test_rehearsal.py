@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,11 +14,13 @@ import pytest
 from perdure import App, Context, operation
 from perdure.cli import main
 from perdure.engine.rehearsal import Rehearsed, Verdict
+from perdure.engine.strays import Strays
 from perdure.errors import RunFailed
 from tests.harness import run
 
 Body = Callable[[Context], Awaitable[Any]]
 calls: list[str] = []
+left: list[asyncio.Task[Any]] = []
 
 
 @operation(read_only=True)
@@ -98,6 +101,30 @@ async def changed_waiting(context: Context) -> str:
     return "late"
 
 
+async def leaving_waiting(context: Context) -> int:
+    known = await context.call(price, "tea")
+    fresh = context.branch("fresh")
+
+    async def ask() -> int:
+        return await fresh.call(price, "milk")
+
+    async def fail_at_once() -> None:
+        raise ValueError("no luck")
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append(asyncio.create_task(wait_for_good()))
+
+    async def wait_for_good() -> None:
+        await asyncio.Event().wait()
+
+    left[:] = [asyncio.create_task(each()) for each in (ask, fail_at_once, wait)]
+    await asyncio.sleep(0)
+    return known
+
+
 def app_of(folder: Path, body: Body | None) -> App:
     app = App(f"sqlite:///{folder / 'runs.db'}")
     if body is not None:
@@ -163,6 +190,53 @@ def test_a_run_that_is_not_over_is_compared_as_far_as_it_came(tmp_path: Path) ->
         assert run(rehearsed(tmp_path, body)).verdict is Verdict.DIFFERS
     # What runs beside the new operation still asks for what was recorded.
     assert run(rehearsed(tmp_path, beside_waiting)).verdict is Verdict.GOES_ON
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_a_function_leaves_behind_ends_with_the_rehearsal(tmp_path: Path, times: int) -> None:
+    async def main() -> None:
+        await recorded(tmp_path, one)
+        told: list[Any] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        before = asyncio.all_tasks()
+        async with app_of(tmp_path, leaving_waiting).connect() as app:
+            found = await asyncio.gather(*(app.rehearse("r") for _ in range(times)))
+            assert {each.verdict for each in found} == {Verdict.DIFFERS}
+            assert len(left) > 3
+            assert all(task.done() for task in left)
+        assert asyncio.all_tasks() == before
+        assert loop.get_task_factory() is None
+        left.clear()
+        gc.collect()
+        assert told == []
+
+    run(main())
+
+
+def test_tasks_are_noticed_for_as_long_as_anybody_looks_for_them() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        told: list[Any] = []
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        entered, go = asyncio.Event(), asyncio.Event()
+
+        async def later() -> None:
+            async with Strays() as strays:
+                entered.set()
+                await go.wait()
+                asyncio.create_task(fail())  # noqa: RUF006
+                await strays.end()
+
+        other = asyncio.create_task(later())
+        async with Strays():
+            await entered.wait()
+        go.set()
+        await other
+        gc.collect()
+        assert (told, loop.get_task_factory()) == ([], None)
+
+    run(main())
 
 
 PROGRAM = """

@@ -8,7 +8,7 @@ from perdure.engine.store import RunRow, RunState
 from perdure.errors import EffectAmbiguous
 
 
-def way_on(row: RunRow, receipts: Iterable[Receipt], place: str = "") -> str:
+def way_on(row: RunRow, receipts: Iterable[Receipt], place: str) -> str:
     """Return what lets a run that stands still go on; empty for one that nothing lets go on.
 
     `receipts` are those of its effects; `place` names the database in commands.
@@ -38,7 +38,7 @@ def unsettled(row: RunRow, receipts: Iterable[Receipt]) -> Sequence[Receipt]:
 def settling(awaited: Sequence[Receipt], place: str) -> str:
     """Return what settles effects: the commands, and their target where that is asked."""
     keys = [short_key(receipt) for receipt in awaited]
-    commands = " and ".join(f"`perdure effects settle {key}{place} …`" for key in keys)
+    commands = " and ".join(f"`perdure effects settle {key}{place}`" for key in keys)
     asked = [told for told in map(next_of, awaited) if told not in {"a person", "exhausted"}]
     target = f"what its target says ({asked[0]}) or " if asked else ""
     return f"{target}{commands}; `perdure effects show {keys[0]}{place}` says what to type"

@@ -11,8 +11,9 @@ from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet
 from perdure.cli.target import load_app, naming_the_database
-from perdure.engine.rehearsal import Rehearsed, Verdict
+from perdure.engine.rehearsal import Rehearsed, Verdict, unreadable
 from perdure.engine.store import RunRow, RunState
+from perdure.errors import InputDigestMismatch, KeyUnavailable, StorageCorrupt, StorageMissing
 
 _COLUMNS: Final = (
     Column("run"),
@@ -31,7 +32,7 @@ async def check(options: argparse.Namespace, screen: Screen) -> Exit:
     with naming_the_database(app):
         async with app.connect(create=False):
             found = [
-                await app.rehearse(row.run_id)
+                await _rehearsed(app, row)
                 for row in await _chosen(app, options)
                 if row.tombstone is None
             ]
@@ -42,7 +43,16 @@ async def check(options: argparse.Namespace, screen: Screen) -> Exit:
 
 def _is_bad(one: Rehearsed) -> bool:
     """Tell whether the code would not do for a run; nobody needs to serve one that is over."""
-    return one.verdict is Verdict.DIFFERS or (one.verdict is Verdict.UNSERVED and not one.ended)
+    unserved = one.verdict in {Verdict.UNSERVED, Verdict.UNREADABLE}
+    return one.verdict is Verdict.DIFFERS or (unserved and not one.ended)
+
+
+async def _rehearsed(app: App, row: RunRow) -> Rehearsed:
+    """Rehearse a run, unless it cannot be read."""
+    try:
+        return await app.rehearse(row.run_id)
+    except (InputDigestMismatch, KeyUnavailable, StorageCorrupt, StorageMissing) as error:
+        return unreadable(row, str(error))
 
 
 async def _chosen(app: App, options: argparse.Namespace) -> list[RunRow]:
@@ -68,7 +78,8 @@ def _report(found: list[Rehearsed], screen: Screen, *, everything: bool) -> None
     if shown:
         screen.show(Sheet("", _COLUMNS, map(_cells, shown)))
     counts = Counter(one.verdict for one in found)
-    said = ", ".join(f"{counts[verdict]} {_WORDS[verdict]}" for verdict in Verdict)
+    told = (verdict for verdict in Verdict if counts[verdict] or verdict is not Verdict.UNREADABLE)
+    said = ", ".join(f"{counts[verdict]} {_WORDS[verdict]}" for verdict in told)
     screen.line(f"{len(found)} runs: {said}")
 
 
@@ -83,4 +94,5 @@ _WORDS: Final = {
     Verdict.GOES_ON: "match and would go on",
     Verdict.DIFFERS: "differ",
     Verdict.UNSERVED: "are not served",
+    Verdict.UNREADABLE: "cannot be read",
 }

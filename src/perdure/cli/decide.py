@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
+from perdure import ReceiptStore
+from perdure.app import App
 from perdure.cli.exits import Exit
 from perdure.cli.receipt import describe_receipt, find_receipt
 from perdure.cli.runs import describe
@@ -13,15 +16,20 @@ from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import CommandError
 
+_CALL: Final = "call"
+"""The step of what `context.call` performs, which stands last in its name."""
+
 
 async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
     """Write what a person decided about an effect of which nobody knows."""
-    _check_complete(options)
+    _check_complete(options, screen.place)
     decision = _decision(options)
     by, why = signed(options)
     async with looked_into(options) as app, receipts_of(app) as store:
         receipt = await find_receipt(store, options.key)
         before = await app.store.read_run(receipt.run_id)
+        if isinstance(decision, Landed):
+            decision = _checked(app, store, receipt, decision)
         settled = await store.settle(
             receipt.operation_key, decision, by=by, why=why, expect_version=options.expect_version
         )
@@ -39,7 +47,7 @@ async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
     return Exit.OK
 
 
-def _check_complete(options: argparse.Namespace) -> None:
+def _check_complete(options: argparse.Namespace, place: str) -> None:
     """Raise `CommandError` that names all that is missing at once."""
     decided = options.landed is not None or options.did_not_land or options.retry
     missing = [
@@ -55,7 +63,7 @@ def _check_complete(options: argparse.Namespace) -> None:
     if missing:
         raise CommandError(
             f"to settle an effect takes {', '.join(missing)} too; `perdure effects show"
-            f" {options.key or 'KEY'}` says what to type"
+            f" {options.key or 'KEY'}{place}` says what to type"
         )
 
 
@@ -63,6 +71,18 @@ def _decision(options: argparse.Namespace) -> Decision:
     if options.landed is not None:
         return Landed(read_json(options.landed, "answer"))
     return NeverWill() if options.did_not_land else SendAgain()
+
+
+def _checked(app: App, store: ReceiptStore, receipt: Receipt, said: Landed) -> Landed:
+    """Return what landed as the instances that the function returns, where the App knows it.
+
+    Raises `InvalidPayload` for what that could never return.
+    """
+    by_call = receipt.idempotency_key.rpartition(".")[2] == _CALL
+    if receipt.handler_id is None or not by_call:
+        return said
+    store.codec = app.engine.codec  # which knows their classes
+    return Landed(app.engine.answer_from_json(receipt.handler_id, said.result))
 
 
 def _parked(run: RunRow | None) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.app import App
 from perdure.cli.exits import Exit
+from perdure.cli.place import placed
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet, plain
 from perdure.cli.target import looked_into, receipts_of
@@ -39,11 +40,14 @@ class Finding(msgspec.Struct, frozen=True):
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that doctor looks at.
 
-    `unserved` are waiting runs that no function of the App serves, or None when only a URL was
-    given, which tells nothing of functions. `ambiguous` are effects of which nobody knows.
+    `target` is the App and `place` the options that name the database in commands, as they were
+    typed. `unserved` are waiting runs that no function of the App serves, or None when only a URL
+    was given, which tells nothing of functions. `ambiguous` are effects of which nobody knows.
     """
 
     url: str
+    target: str | None
+    place: str
     report: StoreReport
     counts: Mapping[RunState, int]
     workers: Sequence[WorkerRow]
@@ -66,7 +70,7 @@ async def doctor(options: argparse.Namespace, screen: Screen) -> Exit:
     """Check a store, its workers and its runs; exit 1 when a person has to do something."""
     screen.need_tables()
     async with looked_into(options) as app:
-        diagnosis = await _diagnose(app, knows_functions=options.app is not None)
+        diagnosis = await _diagnose(app, options.app, screen.place)
     if screen.as_json:
         screen.document(_document(diagnosis))
     else:
@@ -74,16 +78,18 @@ async def doctor(options: argparse.Namespace, screen: Screen) -> Exit:
     return Exit.NOT_WELL if diagnosis.findings else Exit.OK
 
 
-async def _diagnose(app: App, *, knows_functions: bool) -> Diagnosis:
+async def _diagnose(app: App, target: str | None, place: str) -> Diagnosis:
     store = app.store
     state = RunState.NEEDS_ATTENTION
     return Diagnosis(
         app.shown_url,
+        target,
+        place,
         await store.examine(),
         await store.count_runs(),
         await store.list_workers(),
         await store.list_runs(state=state, limit=_RUNS_LISTED),
-        await store.unserved(app.functions) if knows_functions else None,
+        await store.unserved(app.functions) if target is not None else None,
         await _ambiguous(app),
     )
 
@@ -98,51 +104,55 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     for fault in diagnosis.report.faults:
         yield Finding(fault.code, fault.message)
     for row in diagnosis.stuck:
-        yield _of_parked(row)
+        yield _of_parked(row, diagnosis.place)
     for row in diagnosis.unserved or ():
         yield Finding(
             "unserved",
             f"run {row.run_id} waits for {row.function}@{row.version}, which this App does not"
-            f" register: deploy it again, or end the run with `perdure cancel {row.run_id}`",
+            f" register: deploy it again, or end the run with `perdure cancel"
+            f" {row.run_id}{diagnosis.place}`",
             row.run_id,
         )
     if diagnosis.ambiguous:
-        yield _of_effects(diagnosis.ambiguous)
+        yield _of_effects(diagnosis.ambiguous, diagnosis.place)
     yield from _of_workers(diagnosis)
 
 
 def _notes(diagnosis: Diagnosis) -> Iterator[Finding]:
-    failed = diagnosis.counts[RunState.FAILED]
+    failed, place = diagnosis.counts[RunState.FAILED], diagnosis.place
     if failed:
         verb = "has" if failed == 1 else "have"
         yield Finding(
             "failed",
-            f"{number_of(failed, 'run')} {verb} failed: `perdure runs --state failed` lists them,"
-            " `perdure resume RUN` lets one go on once its cause is mended",
+            f"{number_of(failed, 'run')} {verb} failed: `perdure runs --state failed{place}` lists"
+            f" them, `perdure resume RUN{place}` lets one go on once its cause is mended",
         )
 
 
-def _of_parked(row: RunRow) -> Finding:
-    why = "" if row.problem is None else f": {row.problem.message}"
-    mended = f"`perdure resume {row.run_id}` once that is mended, "
+def _of_parked(row: RunRow, place: str) -> Finding:
+    why = "" if row.problem is None else f": {placed(row.problem.message, place)}"
+    if row.unreadable is not None:
+        why = f": {row.unreadable}"
+    mended = f"`perdure resume {row.run_id}{place}` once that is mended, "
     if row.problem is not None and row.problem.code == EffectAmbiguous.__name__:
         mended = ""  # it goes on by itself once the effect is settled
     return Finding(
         "needs_attention",
         f"run {row.run_id} of {row.function}@{row.version} is parked{why} ({mended}`perdure cancel"
-        f" {row.run_id}` to end it)",
+        f" {row.run_id}{place}` to end it)",
         row.run_id,
     )
 
 
-def _of_effects(ambiguous: Sequence[Receipt]) -> Finding:
+def _of_effects(ambiguous: Sequence[Receipt], place: str) -> Finding:
     count = len(ambiguous)
     counted = f"{count} or more" if count == _RECEIPTS_COUNTED else str(count)
     effects, them = ("effect was", "it") if count == 1 else ("effects were", "the newest")
     return Finding(
         "ambiguous",
         f"nobody knows whether {counted} {effects} applied: list what is open with `perdure"
-        f" effects`, look at {them} with `perdure effects show {ambiguous[0].operation_key}`",
+        f" effects{place}`, look at {them} with `perdure effects show"
+        f" {ambiguous[0].operation_key}{place}`",
     )
 
 
@@ -155,7 +165,7 @@ def _of_workers(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield Finding(
             "no_worker",
             f"{number_of(waiting, 'run')} {verb} and no worker is alive: start one with"
-            " `perdure worker MODULE:APP`",
+            f" `perdure worker {diagnosis.target or 'MODULE:APP'}`",
         )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from perdure import ReceiptStore, SideEffectSupport
 from perdure.app import App
+from perdure.cli.place import placed
 from perdure.cli.receipt import describe_receipt, find_receipt, risk_of, since_of, what_of
 from perdure.cli.runs import describe
 from perdure.cli.sheet import plain
@@ -123,15 +124,20 @@ def facts(dossier: Dossier, place: str) -> str:
     """Return a dossier as lines of text; `place` names the database in commands."""
     receipt = dossier.receipt
     lines = [f"effect {receipt.operation_key}"]
-    lines += [f"  {name:<11}{plain(value)}" for name, value in _facts(dossier) if value]
+    lines += [f"  {name:<11}{plain(value)}" for name, value in _facts(dossier, place) if value]
     for title, content in (("asked for", dossier.input_json), ("answer", receipt.payload)):
         if content:
             lines += ["", title, msgspec.json.format(readable(content), indent=2).decode()]
     if dossier.undecided:
         lines += ["", "to settle it, look at the target and type one of these"]
-        meanings = zip(commands(receipt, place), _SETTLING.values(), strict=True)
-        lines += [f"  {command}  # {meaning}" for command, meaning in meanings]
+        lines += told(receipt, place)
     return "\n".join(lines)
+
+
+def told(receipt: Receipt, place: str) -> list[str]:
+    """Return the commands that settle a receipt as lines that say what each means."""
+    meanings = zip(commands(receipt, place), _SETTLING.values(), strict=True)
+    return [f"  {command}  # {meaning}" for command, meaning in meanings]
 
 
 def decided(decision: DecisionRow) -> str:
@@ -141,10 +147,10 @@ def decided(decision: DecisionRow) -> str:
     return f"{says} ({at}): {decision.decided_why}"
 
 
-def _facts(dossier: Dossier) -> Iterator[tuple[str, str]]:
+def _facts(dossier: Dossier, place: str) -> Iterator[tuple[str, str]]:
     receipt = dossier.receipt
     yield "state", f"{receipt.state.value} since {moment(since_of(receipt))}"
-    yield "run", f"{receipt.run_id}, {_state_of(dossier.run)}"
+    yield "run", f"{receipt.run_id}, {placed(_state_of(dossier.run), place)}"
     yield "what", what_of(receipt)
     yield "target", receipt.target
     yield "handler", receipt.handler_id or ""

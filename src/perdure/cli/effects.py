@@ -10,7 +10,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.follow import watch
 from perdure.cli.receipt import describe_receipt, receipts_sheet
 from perdure.cli.screen import Screen
-from perdure.cli.target import looked_into, receipts_of, store_of, typed_place
+from perdure.cli.target import looked_into, receipts_of, store_of
 
 
 async def effects(options: argparse.Namespace, screen: Screen) -> Exit:
@@ -41,9 +41,8 @@ async def _show(options: argparse.Namespace, screen: Screen) -> Exit:
     """Show everything known of one effect, and how to settle it."""
     async with looked_into(options) as app, receipts_of(app) as store:
         dossier = await read_dossier(app, store, options.key)
-    place = typed_place(options)
-    screen.document(document(dossier, place))
-    screen.line(facts(dossier, place))
+    screen.document(document(dossier, screen.place))
+    screen.line(facts(dossier, screen.place))
     return Exit.OK
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from perdure.cli.exits import Exit
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
-from perdure.cli.target import looked_into, typed_place
+from perdure.cli.target import looked_into
 from perdure.cli.words import number_of
 from perdure.engine.archive import IMPORTED, decode_archive, encode_archive, export_run, take_in
 from perdure.errors import CommandError
@@ -46,7 +46,7 @@ async def take(options: argparse.Namespace, screen: Screen) -> Exit:
         row = await app.find(archive.run.run_id)
     screen.document({**describe(row), "imported": imported})
     parked = row.problem is not None and row.problem.code == IMPORTED
-    resume = f"`perdure resume {row.run_id}{typed_place(options)}`"
+    resume = f"`perdure resume {row.run_id}{screen.place}`"
     if not imported:
         what = "is here already, just as it was exported; nothing was done"
     elif parked:

@@ -79,6 +79,12 @@ def build_parser() -> Parser:
                 metavar="STEP/SEQ",
                 help="show this operation whole: what went in and what came of it",
             )
+        if name == "resume":
+            command.add_argument(
+                "--anyway",
+                action="store_true",
+                help="although it waits for an effect to be settled, for code that was changed",
+            )
     _add_erase(commands)
     _add_archive(commands)
     _add_effects(commands)

@@ -10,6 +10,7 @@ import msgspec
 from perdure import ReceiptStore
 from perdure.cli.effects import effects
 from perdure.cli.parser import build_parser
+from perdure.cli.place import place_of
 from perdure.cli.receipt import short_key
 from perdure.cli.screen import Screen
 from perdure.effects.receipt import Receipt, ReceiptState
@@ -94,7 +95,9 @@ class Person:
     async def _type(self, words: Sequence[str]) -> None:
         self._screen.line(f"$ {typed(words)}")
         options = build_parser().parse_args(words)
-        await effects(options, self._hidden if self._screen.as_json else self._screen)
+        screen = self._hidden if self._screen.as_json else self._screen
+        screen.place = place_of(options)
+        await effects(options, screen)
 
 
 class _Hidden(Screen):

@@ -27,6 +27,7 @@ from perdure.cli import (
 )
 from perdure.cli.exits import Exit, exit_of
 from perdure.cli.parser import build_parser
+from perdure.cli.place import place_of
 from perdure.cli.screen import Screen
 from perdure.cli.typed import check_text
 from perdure.errors import PerdureError
@@ -73,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001 - the boundary of the process: a bug gets a code of its own
         traceback.print_exc()
         return int(Exit.BUG)
+    finally:
+        screen.close()
 
 
 def _run(words: Sequence[str], screen: Screen) -> Exit:
@@ -88,6 +91,7 @@ def _run(words: Sequence[str], screen: Screen) -> Exit:
     if options.command is None:
         parser.print_help()
         return Exit.USAGE
+    screen.place = place_of(options)
     return asyncio.run(_command(options, screen))
 
 

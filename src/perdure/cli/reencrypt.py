@@ -121,15 +121,15 @@ def _say(work: _Work, key_id: str, options: argparse.Namespace, screen: Screen) 
     if left:
         screen.line(
             f"{_counts(work.left)} are left: what cannot be read stays as it is, and what was"
-            " written meanwhile without this key takes another `perdure reencrypt`, once every"
-            " process has it as its current one"
+            f" written meanwhile without this key takes another `perdure reencrypt{screen.place}`,"
+            " once every process has it as its current one"
         )
         return Exit.NOT_WELL
     screen.line("everything is encrypted with it, and no other key is needed")
     if not work.clean:
         screen.line(
             "fragments of what was there before may stand where the database is not in use:"
-            " `perdure reencrypt --rewrite` writes it anew, while others wait"
+            f" `perdure reencrypt{screen.place} --rewrite` writes it anew, while others wait"
         )
     return Exit.OK
 

@@ -7,11 +7,13 @@ from typing import Any, Final
 import msgspec
 
 from perdure.cli.exits import Exit
+from perdure.cli.place import placed
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet
 from perdure.cli.target import looked_into
 from perdure.cli.words import STYLES, abridged, duration, instant, moment
 from perdure.engine.store import RunRow, RunState
+from perdure.strict_json import MalformedError, check_document
 
 _COLUMNS: Final = (
     Column("run"),
@@ -33,7 +35,7 @@ async def runs(options: argparse.Namespace, screen: Screen) -> Exit:
     if screen.as_json:
         screen.document({"runs": [describe(row) for row in rows]})
     elif rows:
-        screen.show(runs_sheet(rows))
+        screen.show(runs_sheet(rows, screen.place))
     else:
         screen.line("no runs" if state is None else f"no runs are {state.value}")
     return Exit.OK
@@ -42,6 +44,7 @@ async def runs(options: argparse.Namespace, screen: Screen) -> Exit:
 def describe(row: RunRow) -> dict[str, Any]:
     """Return a run as a JSON document shows it."""
     gone = row.tombstone
+    result, unreadable = _result(row)
     return {
         "run_id": row.run_id,
         "function": row.function,
@@ -53,14 +56,27 @@ def describe(row: RunRow) -> dict[str, Any]:
         "created_at": instant(row.created_at),
         "started_at": instant(row.started_at),
         "finished_at": instant(row.finished_at),
-        "input_sha256": row.input_sha256.hex(),
-        "result": None if row.output_json is None else msgspec.Raw(row.output_json),
+        "input_sha256": row.input_sha256.hex() or None,
+        "result": result,
+        "unreadable": unreadable,
         "problem": row.problem,
         "erased_at": None if gone is None else instant(gone.at),
         "erased_by": None if gone is None else gone.by,
         "erased_why": None if gone is None else gone.why,
         "erasing": gone is not None and not gone.whole,
     }
+
+
+def _result(row: RunRow) -> tuple[msgspec.Raw | None, str | None]:
+    """Return the result of a run, and why something of the run cannot be read."""
+    unreadable = None if row.unreadable is None else str(row.unreadable)
+    if row.output_json is None:
+        return None, unreadable
+    try:
+        check_document(row.output_json)
+    except MalformedError as error:
+        return None, f"the output of run {row.run_id} is damaged in the database: {error}"
+    return msgspec.Raw(row.output_json), unreadable
 
 
 def say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.OK) -> Exit:
@@ -70,9 +86,9 @@ def say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.OK) -> Exit:
     return code
 
 
-def runs_sheet(rows: Iterable[RunRow]) -> Sheet:
-    """Return runs as a table, in the order given."""
-    return Sheet("", _COLUMNS, map(_cells, rows))
+def runs_sheet(rows: Iterable[RunRow], place: str) -> Sheet:
+    """Return runs as a table, in the order given; `place` names the database in commands."""
+    return Sheet("", _COLUMNS, (_cells(row, place) for row in rows))
 
 
 def state_of(row: RunRow) -> Any:
@@ -81,6 +97,8 @@ def state_of(row: RunRow) -> Any:
 
     asked = row.cancel_requested and not row.state.settled
     word = f"{row.state.value}, to be cancelled" if asked else row.state.value
+    if _result(row)[1] is not None:
+        word += ", unreadable"
     if row.tombstone is not None:
         word += ", erased" if row.tombstone.whole else ", not yet erased whole"
     return Text(word, STYLES[row.state])
@@ -93,7 +111,8 @@ def took(row: RunRow) -> float | None:
     return row.finished_at - row.started_at
 
 
-def _cells(row: RunRow) -> tuple[object, ...]:
+def _cells(row: RunRow, place: str) -> tuple[object, ...]:
+    problem = "" if row.problem is None else placed(abridged(row.problem.message), place)
     return (
         row.run_id,
         f"{row.function}@{row.version}",
@@ -101,5 +120,5 @@ def _cells(row: RunRow) -> tuple[object, ...]:
         row.generation,
         moment(row.created_at).rpartition(":")[0],
         duration(took(row)),
-        "" if row.problem is None else abridged(row.problem.message),
+        "; ".join(filter(None, (problem, _result(row)[1]))),
     )

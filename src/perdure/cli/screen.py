@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from perdure.cli.exits import Exit
+from perdure.cli.place import HIDDEN, placed
 from perdure.cli.sheet import Sheet, plain, plain_lines
+from perdure.cli.target import URL_VARIABLE
 from perdure.errors import MissingExtra, PerdureError
 
 if TYPE_CHECKING:
@@ -22,11 +24,15 @@ class Screen:
     """Where a command writes: one JSON document, or text for people.
 
     Text for a terminal is laid out and coloured. Anywhere else it is plain lines, as wide as they
-    need to be, without control characters.
+    need to be, without control characters. `place` are the options that name the database in
+    commands, to be typed again.
     """
+
+    place: str = ""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._hides = False
         for stream in (sys.stdout, sys.stderr):
             # A character that the terminal's encoding lacks must not end the command.
             reconfigure = getattr(stream, "reconfigure", None)
@@ -41,18 +47,31 @@ class Screen:
     def line(self, text: str = "") -> None:
         """Write text to stdout; nothing when JSON is wanted."""
         if not self.as_json:
+            self._heed(text)
             print(plain_lines(text), flush=True)
 
     def note(self, text: str) -> None:
         """Write a line to stderr, for people who watch; nothing when JSON is wanted."""
         if not self.as_json:
+            self._heed(text)
             print(plain(text), file=sys.stderr, flush=True)
 
     def error(self, error: PerdureError, code: Exit) -> None:
         """Say why the command failed and what to do."""
-        name = type(error).__name__
-        self.document({"error": {"code": name, "message": str(error), "exit_code": int(code)}})
-        self.note(f"perdure: {error}")
+        name, message = type(error).__name__, placed(str(error), self.place)
+        self.document({"error": {"code": name, "message": message, "exit_code": int(code)}})
+        self.note(f"perdure: {message}")
+
+    def close(self) -> None:
+        """Say what is left out of the commands that were written, where that is a password."""
+        if self._hides:
+            self.note(
+                f"{HIDDEN} stands for the password of the database: type it, or set {URL_VARIABLE}"
+                " to the URL and leave --url out"
+            )
+
+    def _heed(self, text: str) -> None:
+        self._hides |= HIDDEN in self.place and self.place in text
 
     def need_tables(self) -> None:
         """Raise `MissingExtra` when tables are wanted and there is no rich to make them."""
@@ -69,6 +88,7 @@ class Screen:
         width = console.width if console.is_terminal else None
         with nullcontext() if width is not None else console.capture() as capture:
             for part in parts:
+                self._heed(str(part.fitted(None) if isinstance(part, Sheet) else part))
                 if isinstance(part, Sheet):
                     console.print(part.fitted(width), no_wrap=True, overflow="crop")
                 else:

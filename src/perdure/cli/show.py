@@ -20,5 +20,5 @@ async def show(options: argparse.Namespace, screen: Screen) -> Exit:
     if screen.as_json:
         screen.document(document(timeline))
     else:
-        screen.show(*sections(timeline))
+        screen.show(*sections(timeline, screen.place))
     return Exit.OK

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from perdure import RunHandle
 from perdure.app import App
 from perdure.cli.advice import way_on
 from perdure.cli.exits import Exit, exit_of
+from perdure.cli.place import placed
 from perdure.cli.receipt import read_receipts
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
@@ -32,38 +34,44 @@ async def _start(
     app: App, given: Mapping[str, Any], options: argparse.Namespace, screen: Screen
 ) -> Exit:
     async with app.connect():
+        if "input" in given:
+            value = app.engine.input_from_json(options.function, options.version, given["input"])
+            given = {"input": value}
         handle = await app.start(
             options.function, **given, run_id=options.run_id, version=options.version
         )
         if options.wait:
-            return await _wait(app, handle, screen)
+            return await _wait(app, handle, options.target, screen)
         row = await app.find(handle.run_id)
         screen.document(describe(row))
         screen.line(f"run {row.run_id} is {row.state.value}")
         return Exit.OK
 
 
-async def _wait(app: App, handle: RunHandle[Any], screen: Screen) -> Exit:
+async def _wait(app: App, handle: RunHandle[Any], target: str, screen: Screen) -> Exit:
+    place = screen.place
     if not (await handle.status()).settled:
         screen.note(f"run {handle.run_id} has started; waiting for its result")
         if not any(worker.alive for worker in await app.store.list_workers()):
-            screen.note("no worker is alive to execute it; start one: perdure worker MODULE:APP")
+            worker = f"perdure worker {shlex.quote(target)}"
+            screen.note(f"no worker is alive to execute it; start one: {worker}")
     code, problem = Exit.OK, ""
     try:
         await handle.result()
     except RunNeedsAttention as error:
         row = await app.find(handle.run_id)
-        way = way_on(row, await read_receipts(app, row.run_id))
-        code, problem = exit_of(error), f"{error}; it goes on by {way}"
+        way = way_on(row, await read_receipts(app, row.run_id), place)
+        code, problem = exit_of(error), f"{placed(str(error), place)}; it goes on by {way}"
     except (RunFailed, RunCancelled) as error:
-        code, problem = exit_of(error), str(error)
+        code, problem = exit_of(error), placed(str(error), place)
     except asyncio.CancelledError:
-        screen.note(f"the run goes on without this command; see: perdure show {handle.run_id}")
+        see = f"perdure show {handle.run_id}{place}"
+        screen.note(f"the run goes on without this command; see: {see}")
         raise
     row = await app.find(handle.run_id)
     screen.document(describe(row))
     if problem:
-        screen.note(f"perdure: {problem}; see: perdure show {row.run_id}")
+        screen.note(f"perdure: {problem}; see: perdure show {row.run_id}{place}")
     elif row.output_json is not None:
         screen.line(msgspec.json.format(readable(row.output_json), indent=2).decode())
     return code

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import shlex
 import sys
 import sysconfig
 import traceback
@@ -71,12 +70,6 @@ async def receipts_of(app: App) -> AsyncGenerator[ReceiptStore]:
                 yield store
     finally:
         await table.close()
-
-
-def typed_place(options: Namespace) -> str:
-    """Return the options by which the command was told its database, to be typed again."""
-    places = (("--app", options.app), ("--url", options.url), ("--key-file", options.key_file))
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in places if value is not None)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,13 +10,14 @@ from perdure.app import App
 from perdure.cli.advice import way_on
 from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem, describe_operation, read_problem
+from perdure.cli.place import placed
 from perdure.cli.receipt import describe_receipt, read_receipts, receipts_sheet
 from perdure.cli.runs import describe, state_of, took
 from perdure.cli.sheet import Column, Sheet, plain, plain_lines
 from perdure.cli.words import SHA256_SHOWN, abridged, duration, instant, moment, shortened, size
 from perdure.codec.readable import readable
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.engine.store import AttemptRow, OperationRow, RunRow, RunState
+from perdure.engine.store import AttemptRow, OperationRow, RunProblem, RunRow, RunState
 
 _VALUE_CHARACTERS: Final = 400
 _UNCOUNTED: Final = {None, "lost", "released"}
@@ -156,8 +158,8 @@ def _attempt(timeline: Timeline, attempt: AttemptRow) -> dict[str, Any]:
 # --- for people ----------------------------------------------------------------------------------
 
 
-def headline(timeline: Timeline) -> Any:
-    """Return what a run is and what became of it."""
+def headline(timeline: Timeline, place: str) -> Any:
+    """Return what a run is and what became of it; `place` names the database in commands."""
     from rich.text import Text
 
     row = timeline.row
@@ -169,10 +171,10 @@ def headline(timeline: Timeline) -> Any:
         "took": duration(took(row)),
         "input": _value(timeline.input_json),
         "result": _value(row.output_json),
-        "problem": "" if problem is None else f"{problem.type_name}: {abridged(problem.message)}",
+        "problem": "" if problem is None else placed(_problem(problem), place),
         "waits": _what_is_awaited(timeline),
-        "erased": _erasure(row),
-        "goes on by": way_on(row, timeline.receipts),
+        "erased": _erasure(row, place),
+        "goes on by": way_on(row, timeline.receipts, place),
     }
     for name, value in facts.items():
         if value:
@@ -183,14 +185,19 @@ def headline(timeline: Timeline) -> Any:
     return text
 
 
-def _erasure(row: RunRow) -> str:
+def _problem(problem: RunProblem) -> str:
+    return f"{problem.type_name}: {abridged(problem.message)}"
+
+
+def _erasure(row: RunRow, place: str) -> str:
     gone = row.tombstone
     if gone is None:
         return ""
     told = f"{moment(gone.at)} by {gone.by}: {gone.why}"
     if gone.whole:
         return told
-    return f"{told} (not to its end yet; `perdure erase {row.run_id}` goes on with it)"
+    again = f"perdure erase {row.run_id}{place} --why {shlex.quote(gone.why)}"
+    return f"{told} (not to its end yet; `{again}` goes on with it)"
 
 
 def _what_is_awaited(timeline: Timeline) -> str:
@@ -281,9 +288,9 @@ def _ending(timeline: Timeline, attempt: AttemptRow) -> Any:
     return Text("goes on", "blue") if ending is None else Text(ending, _ENDINGS.get(ending, ""))
 
 
-def sections(timeline: Timeline) -> Iterator[Any]:
-    """Yield all that `show` prints of a run."""
-    yield headline(timeline)
+def sections(timeline: Timeline, place: str) -> Iterator[Any]:
+    """Yield all that `show` prints of a run; `place` names the database in commands."""
+    yield headline(timeline, place)
     yield ""
     if timeline.attempts:
         yield attempts_sheet(timeline)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from perdure.canonical import Place, decode, path_of, step_of
+from perdure.codec.besides import Beside
 from perdure.codec.known import Lookup
 from perdure.codec.mark import MARK
 from perdure.codec.reader import Reader
@@ -17,11 +19,13 @@ def write(value: object, what: str, lookup: Lookup) -> bytes:
     """
     place: Place = (None, what)
     try:
-        tree = Writer(lookup).write(value, place)
+        writer, rewriter = Writer(lookup), Writer(lookup)
+        tree = writer.write(value, place)
         data = encode_tree(tree)
         twin = Reader(lookup).read(decode(data, what=what), place)
-        again = Writer(lookup).write(twin, place)
+        again = rewriter.write(twin, place)
         if encode_tree(again) == data:
+            _check_besides(writer.besides, rewriter.besides, lookup)
             return data
     except RecursionError:
         raise InvalidPayload(
@@ -36,6 +40,34 @@ def read(tree: Any, what: str, lookup: Lookup) -> Any:
         return Reader(lookup).read(tree, (None, what))
     except RecursionError as error:
         raise InvalidPayload(f"{what} cannot be decoded: {error}") from error
+
+
+def _check_besides(before: Sequence[Beside], after: Sequence[Beside], lookup: Lookup) -> None:
+    """Refuse what an instance has beside its fields, unless its class makes it again."""
+    if not before:
+        return
+    made: dict[tuple[bytes, str], list[Any]] = {}
+    for beside in after:
+        made.setdefault((encode_tree(beside.tree), beside.name), []).append(beside.value)
+    for beside in before:
+        # Equal instances stand in the same order in both, unless they are in a set.
+        twins = made.get((encode_tree(beside.tree), beside.name))
+        if not twins or not _alike(beside.value, twins.pop(0), lookup):
+            raise InvalidPayload(
+                f"{path_of(beside.place)}.{beside.name} is no field of {beside.owner.__qualname__},"
+                " and does not come back as it is: make it a field, or leave it out"
+            )
+
+
+def _alike(one: Any, other: Any, lookup: Lookup) -> bool:
+    """Tell whether two attributes hold the same; of what is no data, the class is compared."""
+    if one is other:
+        return True
+    try:
+        trees = [Writer(lookup).write(value, (None, "")) for value in (one, other)]
+    except InvalidPayload:
+        return type(one) is type(other)
+    return encode_tree(trees[0]) == encode_tree(trees[1])
 
 
 def _difference(tree: Any, again: Any, place: Place) -> str:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
 from perdure.canonical import Place, a_named, path_of, step_of
+from perdure.codec.besides import Beside, besides
 from perdure.codec.credentials import ADVICE, is_credential, is_secret
 from perdure.codec.known import Lookup, name_of
 from perdure.codec.mark import MARK
@@ -31,9 +32,13 @@ _UNORDERED: Final = {set, frozenset, Counter}
 
 
 class Writer:
-    """Makes of a value a tree of what JSON carries; `write` raises `InvalidPayload`."""
+    """Makes of a value a tree of what JSON carries; `write` raises `InvalidPayload`.
+
+    `besides` are the attributes that came along and are in no tree.
+    """
 
     def __init__(self, lookup: Lookup) -> None:
+        self.besides: list[Beside] = []
         self._lookup = lookup
         self._around: set[int] = set()
 
@@ -78,7 +83,7 @@ class Writer:
         if kind in _UNORDERED:
             # Equal ones may have any order, and are to have the same bytes.
             items.sort(key=encode_tree)
-        return {MARK: _TAGS[kind], "items": items}
+        return self._noted(value, {MARK: _TAGS[kind], "items": items}, (), place)
 
     def _items(self, items: Iterable[Any], place: Place) -> list[Any]:
         return [self.write(item, (place, f"[{index}]")) for index, item in enumerate(items)]
@@ -120,7 +125,16 @@ class Writer:
         except AttributeError as error:
             raise InvalidPayload(f"{path_of(place)} is incomplete: {error}") from None
         trees = {part: self._dict(members, place) for part, members in parts.items()}
-        return {MARK: "object", "type": name, **trees}
+        tree = {MARK: "object", "type": name, **trees}
+        return self._noted(value, tree, parts["fields"], place)
+
+    def _noted(
+        self, value: Any, tree: dict[str, Any], fields: Collection[str], place: Place
+    ) -> dict[str, Any]:
+        kind = cast("type[Any]", type(value))
+        for name, item in besides(value, fields).items():
+            self.besides.append(Beside(tree, place, kind, name, item))
+        return tree
 
     def _name(self, value: Any, place: Place) -> str:
         """Return the name of a value's class, or refuse the value."""

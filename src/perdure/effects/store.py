@@ -56,6 +56,16 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
 
 
+class BuriedReceipt(msgspec.Struct, frozen=True):
+    """What is left of a receipt that was erased: the `state` that it said, and who erased it."""
+
+    operation_key: str
+    state: str
+    erased_at: float
+    erased_by: str
+    erased_why: str
+
+
 class DecisionRow(msgspec.Struct, frozen=True):
     """What a person decided about one attempt: who, why, when, and on which version.
 
@@ -167,6 +177,13 @@ class Receipts(Protocol):
 
     async def match_receipts(self, prefix: str, limit: int) -> Sequence[Receipt]:
         """Return the receipts whose operation key begins with a text, in the order of the keys."""
+        ...
+
+    async def list_buried(self, run_id: str) -> Sequence[BuriedReceipt]:
+        """Return what is left of the erased receipts of a run, in the order of the keys.
+
+        Those that an older release erased are left out: nobody knows whose they were.
+        """
         ...
 
     async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:

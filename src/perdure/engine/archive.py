@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.effects.store import DecisionRow
+from perdure.effects.store import BuriedReceipt, DecisionRow
 from perdure.engine.store import (
     AttemptRow,
     OperationRow,
@@ -26,18 +26,20 @@ from perdure.errors import (
     UnsupportedRecordVersion,
 )
 from perdure.ids import check_identifier
+from perdure.journal.checkpoint import Checkpoint
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Outcome, Record
 from perdure.journal.store import TimerRow, pack_outcome, unpack_outcome
 
-VERSION: Final = 1
-"""The version of the archive format that this release writes; it reads no newer one."""
+VERSION: Final = 2
+"""The version of the archive format that this release writes; it reads those up to it."""
 
 IMPORTED: Final = "Imported"
 """The problem of an imported run that waited for a worker where it came from."""
 
 _WORTH_SHARING_BYTES: Final = 64
 _MANY: Final = 1_000_000
+_SETTLED: Final = (ReceiptState.COMPLETED.value, ReceiptState.FAILED.value)
 _DAMAGED: Final = "the exported run is damaged"
 
 
@@ -75,6 +77,8 @@ class RunArchive(msgspec.Struct, frozen=True, kw_only=True):
     timers: Sequence[TimerRow]
     receipts: Sequence[Receipt]
     decisions: Sequence[DecisionRow]
+    buried: Sequence[BuriedReceipt] = ()
+    checkpoints: Sequence[Checkpoint] = ()
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -118,6 +122,7 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
         raise RunConflict(f"run {run_id} is being executed: export it when it has stopped")
     journal = await store.read_journal(run_id)
     receipts = await _receipts_of(store, run_id)
+    checkpoints = [*await store.list_checkpoints(run_id)]
     archive = RunArchive(
         run=run,
         input=await store.read_run_input(run_id),
@@ -132,9 +137,12 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
             for receipt in receipts
             for decision in await store.list_decisions(receipt.operation_key)
         ],
+        buried=[*await store.list_buried(run_id)],
+        checkpoints=checkpoints,
     )
     # All of this is read in many steps, and is one state only if nothing was written meanwhile.
-    if await store.read_run(run_id) != run or await _receipts_of(store, run_id) != receipts:
+    now = (await store.read_run(run_id), await _receipts_of(store, run_id))
+    if now != (run, receipts) or [*await store.list_checkpoints(run_id)] != checkpoints:
         raise RunConflict(f"run {run_id} was changed while it was read: export it again")
     return archive
 
@@ -196,10 +204,10 @@ def decode_archive(data: bytes) -> RunArchive:
         document = _documents.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidRecord(f"this is no exported run: {error}") from error
-    if document.perdure_run != VERSION:
+    if not 1 <= document.perdure_run <= VERSION:
         raise UnsupportedRecordVersion(
-            f"the exported run has version {document.perdure_run} and this release reads version"
-            f" {VERSION}: upgrade perdure where it is imported"
+            f"the exported run has version {document.perdure_run} and this release reads up to"
+            f" version {VERSION}: upgrade perdure where it is imported"
         )
     if hashlib.sha256(document.content).hexdigest() != document.sha256:
         raise InvalidRecord(
@@ -211,6 +219,7 @@ def decode_archive(data: bytes) -> RunArchive:
         _check_run(archive)
         _check_records(archive)
         _check_receipts(archive)
+        _check_checkpoints(archive)
     except (msgspec.MsgspecError, ValueError, RecursionError, JournalError) as error:
         raise InvalidRecord(f"{_DAMAGED}: {error}") from error
     return archive
@@ -334,9 +343,24 @@ def _check_receipts(archive: RunArchive) -> None:
         if OperationIdentity(*named).operation_key != key:
             raise InvalidRecord(f"the receipt {key} is of an effect with another key")
         keys.add(key)
+    receipts = frozenset(keys)
+    for buried in archive.buried:
+        if buried.operation_key in keys or buried.state not in _SETTLED:
+            raise InvalidRecord(f"the tombstone of {buried.operation_key} is of no settled receipt")
+        keys.add(buried.operation_key)
     for decision in archive.decisions:
-        if decision.operation_key not in keys:
+        if decision.operation_key not in receipts:
             raise InvalidRecord(f"a decision is about {decision.operation_key}, which is not in it")
+
+
+def _check_checkpoints(archive: RunArchive) -> None:
+    keys: set[tuple[str, str]] = set()
+    for checkpoint in archive.checkpoints:
+        checkpoint.validate()
+        if checkpoint.key in keys or checkpoint.run_id != archive.run.run_id:
+            named = checkpoint.checkpoint_id
+            raise InvalidRecord(f"the checkpoint {named} stands twice, or is of another run")
+        keys.add(checkpoint.key)
 
 
 def _check_digest(document: bytes, digest: bytes, what: str) -> None:

@@ -3,15 +3,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from perdure.engine.options import WorkerOptions
 from perdure.engine.registry import Function, Registry, RunFunction
 from perdure.engine.rehearsal import Rehearsed, rehearse
 from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, Tombstone
-from perdure.engine.worker import Worker, WorkerOptions
+from perdure.engine.worker import Worker
 from perdure.errors import (
     EngineClosed,
     KeyUnavailable,
+    PerdureError,
     RunCancelled,
     RunConflict,
     RunErased,
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
 
 T = TypeVar("T")
+
+_LONGEST_PAUSE_SECONDS: Final = 1.0
 
 _UNREADABLE: Final = (KeyUnavailable, StorageCorrupt, StorageMissing)
 """What reading a result raises that is not there, or not for this process."""
@@ -74,6 +79,7 @@ class Engine:
         options: WorkerOptions,
     ) -> None:
         self.store = store
+        self.codec = ports.codec
         self._registry = registry
         self._options = options
         self._ports = ports
@@ -81,6 +87,8 @@ class Engine:
         self._waiting: dict[str, list[asyncio.Future[RunEnd]]] = {}
         self._ticks: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._looked_at = float("-inf")
+        self._looked_for = 0
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise `EngineClosed` in another event loop than the one that opened this engine."""
@@ -148,6 +156,27 @@ class Engine:
         else:
             self._ports.observer.count("perdure_run_started_total")
         return RunHandle(self, run_id)
+
+    def input_from_json(self, name: str, version: int | None, value: Any) -> Any:
+        """Return a JSON value as what a run function takes: the instances of its classes.
+
+        Raises `UnknownFunction`, or `InvalidPayload` for what the function does not take.
+        """
+        from perdure.engine.plain import given  # few start runs so
+
+        return given(self._registry.find(name, version), value)
+
+    def answer_from_json(self, handler_id: str, value: Any) -> Any:
+        """Return a JSON value as what the function of a handler id returns, if that is known.
+
+        Raises `InvalidPayload` for what the function could never return.
+        """
+        from perdure.engine.plain import answered
+
+        function = self._registry.performed_as(handler_id)
+        if function is not None:
+            self.codec.learn(function)
+        return answered(function, handler_id, value)
 
     async def result(self, run_id: str) -> Any:
         """Wait for a run to end and return what its function returned."""
@@ -224,10 +253,11 @@ class Engine:
             self._forget(run_id, future)
 
     async def _tick_for_ever(self) -> None:
-        complaint = ""
+        complaints: set[str] = set()
         changed = True
+        pause = self._options.poll_seconds
         while True:
-            await asyncio.sleep(self._options.poll_seconds)
+            await asyncio.sleep(pause)
             try:
                 # Not forgotten before it was acted upon: the store tells of it once.
                 changed = self.store.changed() or changed
@@ -236,10 +266,12 @@ class Engine:
                 if self._worker is not None:
                     await self._worker.tick(changed=changed)
                 changed = False
-                complaint = ""
+                complaints.clear()
+                pause = self._options.poll_seconds
             except StorageError as error:
-                if str(error) != complaint:
-                    complaint = str(error)
+                pause = max(pause, min(2 * pause, _LONGEST_PAUSE_SECONDS))
+                if str(error) not in complaints:
+                    complaints.add(str(error))
                     log.error("the engine waits for its store: %s", error)
             except Exception:  # noqa: BLE001 - the loop that recovers runs must outlive a bug
                 log.exception("the engine goes on after an unexpected error")
@@ -256,6 +288,23 @@ class Engine:
                 rows = await self._readable(elsewhere)
             for row in rows:
                 self._settle_row(row)
+            await self._look_for_gone(elsewhere)
+
+    async def _look_for_gone(self, run_ids: Sequence[str]) -> None:
+        """Tell who waits for a run that is not there any more; one is looked for a second."""
+        if self._loop.time() - self._looked_at < _LONGEST_PAUSE_SECONDS:
+            return
+        self._looked_at = self._loop.time()
+        self._looked_for += 1
+        run_id = run_ids[self._looked_for % len(run_ids)]
+        with suppress(*_UNREADABLE):
+            if await self.store.read_run(run_id) is None:
+                self._refuse(run_id, _unknown(run_id))
+
+    def _refuse(self, run_id: str, error: PerdureError) -> None:
+        for future in self._waiting.pop(run_id, ()):
+            if not future.done():
+                future.set_exception(error)
 
     async def _readable(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of some runs that are settled; tell who waits for one that is unreadable."""
@@ -264,9 +313,7 @@ class Engine:
             try:
                 rows += await self.store.read_settled([run_id])
             except _UNREADABLE as error:
-                for future in self._waiting.pop(run_id, ()):
-                    if not future.done():
-                        future.set_exception(error)
+                self._refuse(run_id, error)
         return rows
 
     def _settle_row(self, row: RunRow) -> None:
@@ -315,14 +362,18 @@ def _erased(run_id: str, tombstone: Tombstone) -> RunErased:
 def _possible(run_id: str) -> str:
     """Return what may be a run's id; a text that no store takes names no run."""
     if not is_identifier(run_id):
-        raise UnknownRun(f"there is no run {run_id!r} in this store")
+        raise _unknown(run_id)
     return run_id
 
 
 def _known(run_id: str, row: RunRow | None) -> RunRow:
     if row is None:
-        raise UnknownRun(f"there is no run {run_id!r} in this store")
+        raise _unknown(run_id)
     return row
+
+
+def _unknown(run_id: str) -> UnknownRun:
+    return UnknownRun(f"there is no run {run_id!r} in this store")
 
 
 def _check_same(row: RunRow, run: NewRun) -> None:

@@ -13,10 +13,12 @@ from perdure.errors import (
     InvalidPayload,
     KeyUnavailable,
     LeaseLost,
+    ReplayMismatch,
     RunParked,
     RunStopped,
     StorageCorrupt,
 )
+from perdure.journal.difference import explain
 from perdure.journal.failures import failure_of
 from perdure.perform import Performer
 from perdure.wording import printable
@@ -83,6 +85,8 @@ class Execution:
         if parked is not None:
             if self.reason is StopReason.CANCELLED:
                 return RunEnd(RunState.CANCELLED)
+            if isinstance(parked, ReplayMismatch):
+                await explain(performer.store, parked)
             return _ended(RunState.NEEDS_ATTENTION, parked)
         if self.reason is StopReason.CLOSING and (
             performer.activity.cancelled or performer.activity.interrupted

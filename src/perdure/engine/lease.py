@@ -67,6 +67,7 @@ class Lease:
 
     def _renew(self) -> None:
         pause = self._seconds / _RENEWALS_A_LEASE
+        complaint = ""
         while not self._stopped.wait(min(pause, self._trusted_seconds())):
             if not self._trusted_seconds():
                 return
@@ -76,11 +77,13 @@ class Lease:
             except LeaseLost:
                 return
             except StorageError as error:
-                log.warning("worker %s could not renew its lease: %s", self.holder, error)
+                if str(error) != complaint:
+                    complaint = str(error)
+                    log.warning("worker %s could not renew its lease: %s", self.holder, error)
                 pause = _RETRY_SECONDS
             else:
                 self._trusted_until = sent + self._seconds * _TRUSTED_SHARE
-                pause = self._seconds / _RENEWALS_A_LEASE
+                pause, complaint = self._seconds / _RENEWALS_A_LEASE, ""
                 self._heard(news)
 
     def _trusted_seconds(self) -> float:

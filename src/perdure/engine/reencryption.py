@@ -5,7 +5,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-CLASSES: Final = ("runs", "records", "timers", "receipts", "decisions", "pieces")
+CLASSES: Final = (
+    "runs",
+    "records",
+    "timers",
+    "receipts",
+    "decisions",
+    "pieces",
+    "checkpoints",
+)
 """What holds values that are encrypted."""
 
 

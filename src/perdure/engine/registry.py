@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.annotations import names_around, written
 from perdure.errors import InvalidFunction, InvalidInvocation, InvalidPayload, UnknownFunction
+from perdure.functions import declaration_of, handler_id_of
 from perdure.ids import check_identifier
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
@@ -51,6 +53,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._functions: dict[tuple[str, int], RunFunction] = {}
+        self._effects: list[Callable[..., Any]] = []
 
     def add(self, function: Function, name: str | None, version: int) -> RunFunction:
         """Register a run function.
@@ -101,9 +104,35 @@ class Registry:
             raise UnknownFunction(f"{name} is not a run function; put @app.run(version=1) on it")
         return max(found, key=lambda entry: entry.version)
 
+    def know(self, effect: Callable[..., Any]) -> None:
+        """Remember a function whose effects are not to be looked for where the runs are written."""
+        self._effects.append(effect)
+
+    def performed_as(self, handler_id: str) -> Callable[..., Any] | None:
+        """Return the function of a handler id, or None where nobody knows, or two claim to be.
+
+        It is one of those that were made known, or that stand beside a run function in its module.
+        """
+        around = [names_around(written(entry.function)) for entry in self._functions.values()]
+        beside = (value for names in around for value in names.values())
+        found = {
+            id(function): function
+            for function in (*self._effects, *filter(inspect.isfunction, beside))
+            if _handler_of(function) == handler_id
+        }
+        return next(iter(found.values())) if len(found) == 1 else None
+
     def served(self) -> Sequence[tuple[str, int]]:
         """Return the names and versions that this process can run."""
         return sorted(self._functions)
+
+
+def _handler_of(function: Callable[..., Any]) -> str | None:
+    try:
+        declared = declaration_of(function)
+        return handler_id_of(function, None, 1) if declared is None else declared.handler_id
+    except InvalidFunction:
+        return None
 
 
 def _takes_input(function: Function, name: str) -> bool:

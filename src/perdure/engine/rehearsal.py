@@ -11,6 +11,7 @@ from perdure.declaration import EffectDeclaration
 from perdure.engine.execution import Execution
 from perdure.engine.registry import Registry
 from perdure.engine.store import ClaimedRun, RunEnd, RunRow, RunState, RunStore
+from perdure.engine.strays import Strays
 from perdure.errors import (
     PerdureError,
     ReplayMismatch,
@@ -46,6 +47,9 @@ class Verdict(enum.StrEnum):
 
     UNSERVED = "unserved"
     """No function of the run's name and version is registered."""
+
+    UNREADABLE = "unreadable"
+    """What is stored of the run cannot be read, or not by this process."""
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
@@ -137,7 +141,9 @@ async def rehearse(store: RunStore, registry: Registry, ports: Ports, row: RunRo
     quiet = msgspec.structs.replace(ports, observer=Observer())
     performer = _Replayer(claim.fence, journal, quiet, _Everybody())
     execution = Execution(claim, function)
-    end = await execution.run(performer)
+    async with Strays() as strays:
+        end = await execution.run(performer)
+        await strays.end()
     verdict, reason = _judge(row, end, performer, await performer.unfinished())
     return _found(row, verdict, performer.replayed, recorded, reason)
 
@@ -166,6 +172,11 @@ def _judge(
         return Verdict.DIFFERS, f"it is {end.state.value} and was {row.state.value}{said}"
     same = end.output_json == row.output_json
     return (Verdict.MATCHES, "") if same else (Verdict.DIFFERS, "it returns another result")
+
+
+def unreadable(row: RunRow, why: str) -> Rehearsed:
+    """Return what is found of a run that cannot be read."""
+    return _found(row, Verdict.UNREADABLE, 0, 0, why)
 
 
 def _found(row: RunRow, verdict: Verdict, replayed: int, recorded: int, reason: str) -> Rehearsed:

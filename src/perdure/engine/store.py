@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -11,7 +11,11 @@ from perdure.engine.reencryption import Resealing
 from perdure.engine.retention import Expiring
 from perdure.errors import EffectAmbiguous, StorageError
 from perdure.fence import Fence
+from perdure.journal.store import CheckpointStore
 from perdure.ports import Store
+
+if TYPE_CHECKING:
+    from perdure.journal.checkpoint import Checkpoint
 
 
 class RunState(enum.StrEnum):
@@ -78,7 +82,8 @@ class RunRow(msgspec.Struct, frozen=True):
 
     `generation` counts its claims. `holder` is the worker that owns it now, or None. Times are
     wall seconds, UTC, or None when that has not happened. Of an erased run, `output_json` and
-    `problem` are None whatever its state.
+    `problem` are None whatever its state. In a list, `unreadable` is why something of a run could
+    not be read: what could not is then None, and a digest empty.
     """
 
     run_id: str
@@ -95,6 +100,7 @@ class RunRow(msgspec.Struct, frozen=True):
     started_at: float | None
     finished_at: float | None
     tombstone: Tombstone | None = None
+    unreadable: StorageError | None = None
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
@@ -206,7 +212,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     faults: Sequence[StoreFault]
 
 
-class RunStore(Store, Expiring, Resealing, Protocol):
+class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
     """The port through which the engine keeps runs and their owners.
 
     A worker's ownership is timed by a clock that all workers of the store share and that no
@@ -307,11 +313,15 @@ class RunStore(Store, Expiring, Resealing, Protocol):
         ...
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
-        """Return the newest runs, newest first."""
+        """Return the newest runs, newest first, each as far as it can be read."""
         ...
 
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
+        ...
+
+    async def list_checkpoints(self, run_id: str) -> Sequence[Checkpoint]:
+        """Return the checkpoints of a run, in the order in which they were created."""
         ...
 
     async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
@@ -331,7 +341,7 @@ class RunStore(Store, Expiring, Resealing, Protocol):
         ...
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
-        """Return waiting runs whose function or version is not among `served`."""
+        """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
         ...
 
     async def register_worker(self, name: str, lease_seconds: float) -> str:

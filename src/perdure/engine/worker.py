@@ -12,6 +12,7 @@ import msgspec
 
 from perdure.engine.execution import Execution, StopReason
 from perdure.engine.lease import Lease
+from perdure.engine.options import WorkerOptions
 from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
 from perdure.engine.stalled import read_journal
@@ -24,7 +25,7 @@ from perdure.engine.store import (
     StartedRun,
     WorkerNews,
 )
-from perdure.errors import InvalidOptions, LeaseLost, StorageError
+from perdure.errors import LeaseLost, StorageError
 from perdure.fence import Fence
 from perdure.observe import log
 from perdure.perform import Performer
@@ -32,37 +33,6 @@ from perdure.ports import Ports
 
 _RETRY_SECONDS: Final = 0.25
 _PATIENCE_SECONDS: Final = 5.0
-
-
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker behaves.
-
-    `name` shows up in timelines and need not be unique. `concurrency` bounds the runs that it
-    executes at once. `lease_seconds` is how long its runs stay its own when it stops answering
-    without having died; a death on the same host is noticed at once, within `sweep_seconds`.
-    `poll_seconds` is how often it looks for work that another process wrote, and
-    `reconcile_seconds` how often for effects whose targets are to be asked. When it closes,
-    operations under way have `drain_seconds` to end and be recorded before they are cancelled.
-    """
-
-    name: str = "worker"
-    concurrency: int = 100
-    lease_seconds: float = 15.0
-    sweep_seconds: float = 0.25
-    poll_seconds: float = 0.05
-    reconcile_seconds: float = 1.0
-    drain_seconds: float = 20.0
-
-    def __post_init__(self) -> None:
-        """Refuse what no worker can do: `InvalidOptions`."""
-        if self.concurrency < 1:
-            raise InvalidOptions(f"a worker's concurrency is 1 or more, not {self.concurrency!r}")
-        for name in ("sweep_seconds", "drain_seconds"):
-            if not getattr(self, name) >= 0:
-                raise InvalidOptions(f"a worker's {name} is 0 or more, not {getattr(self, name)!r}")
-        for name in ("lease_seconds", "poll_seconds", "reconcile_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidOptions(f"a worker's {name} is over 0, not {getattr(self, name)!r}")
 
 
 class Worker:

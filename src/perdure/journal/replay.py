@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.errors import ReplayMismatch
+from perdure.journal.difference import difference
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import Journal, JournalRow, TimerRow
 
@@ -105,8 +106,14 @@ def _check(row: JournalRow | TimerRow, invocation: Invocation, input_sha256: byt
         and row.kind == invocation.kind
     ):
         return
-    raise ReplayMismatch(
+    mismatch = ReplayMismatch(
         invocation.stable_key,
         recorded=(row.kind, row.handler_id, row.input_sha256.hex()),
         asked=(invocation.kind.value, invocation.handler_id, input_sha256.hex()),
     )
+    if isinstance(row, TimerRow):
+        mismatch.differ(difference(row.input_json, invocation.input_json))
+    elif (row.kind, row.handler_id) == (invocation.kind, invocation.handler_id):
+        # It is compared once the run has stopped: what was recorded has to be read for that.
+        mismatch.asked_json = invocation.input_json
+    raise mismatch

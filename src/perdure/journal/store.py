@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import msgspec
 
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.record import Failure, Outcome, Success, Suspended
+
+if TYPE_CHECKING:
+    from perdure.journal.checkpoint import Checkpoint, Saved  # most programs need none
 
 _failures = msgspec.json.Decoder(Failure)
 _suspensions = msgspec.json.Decoder(Suspended)
@@ -167,5 +170,33 @@ class JournalStore(Protocol):
 
         Durable when it returns: the wake-up time, fsynced.
         If it raises: as `append_record`.
+        """
+        ...
+
+
+class CheckpointStore(Protocol):
+    """The port through which checkpoints are kept, one for each run and checkpoint id."""
+
+    async def load_checkpoint(self, run_id: str, checkpoint_id: str) -> Checkpoint | None:
+        """Return a checkpoint, or None when there is none.
+
+        Raises `InvalidCheckpoint` for ids that are none, or a `StorageError`.
+        """
+        ...
+
+    async def save_checkpoint(self, checkpoint: Checkpoint) -> Saved:
+        """Write a checkpoint if it goes on from the one that is there; `compare` has the rules.
+
+        Durable when it returns: the checkpoint, fsynced; one that was there before, too.
+        If it raises: `InvalidCheckpoint`, `CheckpointTooLarge`, `StaleCheckpoint` or
+        `CheckpointConflict`, and nothing was written; after a `StorageError`, saving it again
+        tells.
+        """
+        ...
+
+    async def remove_checkpoint(self, run_id: str, checkpoint_id: str) -> None:
+        """Delete a checkpoint; nothing happens when there is none.
+
+        Durable when it returns: that it is gone, fsynced.
         """
         ...

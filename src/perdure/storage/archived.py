@@ -12,11 +12,13 @@ from perdure.engine.store import AttemptRow, NewRun, RunEnd
 from perdure.errors import RunConflict
 from perdure.fence import Fence
 from perdure.journal.store import NewRecord
+from perdure.storage.checkpoint_rows import checkpoint_row
 from perdure.storage.pieces import Split, carve
 from perdure.storage.receipt_rows import (
     VANISHED,
     answer_of,
     arguments_of,
+    buried_of,
     doubt_of,
     reason_of,
 )
@@ -63,7 +65,11 @@ class Arrival:
             )
             for timer in archive.timers
         ]
+        self.checkpoints = [checkpoint_row(rows.vault, each) for each in archive.checkpoints]
         self.receipts = [_receipt(rows, receipt) for receipt in archive.receipts]
+        self.buried = [
+            {**msgspec.structs.asdict(each), **buried_of(self.run_id)} for each in archive.buried
+        ]
         self.decisions = [_decision(rows, decision) for decision in archive.decisions]
 
     def _fence(self, generation: int) -> Fence:

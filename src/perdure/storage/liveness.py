@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import weakref
 from collections.abc import Generator
 from pathlib import Path
+from typing import Final
+from urllib.parse import quote
 
 from perdure.errors import StorageReadOnly
+
+_LONGEST_NAME: Final = 200
+"""What leaves room for an ending in the 255 bytes that file systems take."""
 
 
 class Liveness:
@@ -111,7 +117,11 @@ def _create(folder: Path, holder: str) -> int:
 
 
 def _path(folder: Path, holder: str) -> Path:
-    return folder / f"{holder}.lock"
+    # The name in it may be any text, and as long as it likes.
+    name = quote(holder, safe="")
+    if len(name) > _LONGEST_NAME:
+        name = hashlib.sha256(holder.encode()).hexdigest()
+    return folder / f"{name}.lock"
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -178,7 +179,13 @@ def asked_row(
 
 def erasure_row(run_id: str, by: str, why: str, now: float) -> dict[str, Any]:
     """Return an erasure as the parameters of its statements."""
-    return {"run_id": run_id, "by": printable(by), "why": printable(why), "now": now}
+    row = {"run_id": run_id, "by": printable(by), "why": printable(why), "now": now}
+    return {**row, **buried_of(run_id)}
+
+
+def buried_of(run_id: str) -> dict[str, Any]:
+    """Return what finds the tombstones of the receipts of a run, or of what they belonged to."""
+    return {"run_sha256": hashlib.sha256(run_id.encode()).digest()}
 
 
 def attempt_row(receipt: Receipt) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import KeyUnavailable, StorageCorrupt
+from perdure.storage.checkpoint_rows import state_of
 from perdure.storage.documents import BLOB_NAME_BYTES
 from perdure.storage.pieces import IN_BLOB
 from perdure.storage.receipt_rows import VANISHED, answer_of, arguments_of, doubt_of, reason_of
@@ -60,6 +61,7 @@ class Resealer:
             "receipts": self._receipt,
             "decisions": self._decision,
             "pieces": self._piece,
+            "checkpoints": self._checkpoint,
         }
 
     @property
@@ -163,6 +165,10 @@ class Resealer:
         data = self._rows.seal_piece(new, digest, packing, part)
         piece = {"old": bytes(name), "digest": new, "data": data}
         return {**piece, "sha256": digest, "packing": packing, "part": part}
+
+    def _checkpoint(self, row: Sequence[Any]) -> dict[str, Any]:
+        *named, state = row
+        return {"state": self._value(state, state_of(*named))}
 
     def _reference(self, packing: int, kept: bytes, place: str) -> bytes:
         """Return what is kept of a value, with the key of its blob where that had none."""

@@ -18,7 +18,7 @@ from perdure.engine.store import (
     RunState,
     Tombstone,
 )
-from perdure.errors import InputDigestMismatch, StorageCorrupt
+from perdure.errors import InputDigestMismatch, StorageCorrupt, StorageError
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome, status_of
@@ -90,26 +90,33 @@ class Rows(ReceiptRows):
 
     def run(self, row: Sequence[Any], output: bytes | None) -> RunRow:
         """Return a run as it stands, with its output put together."""
-        *head, created_at, started_at, finished_at, erased_at, by, why, erasing = row
-        run_id, function, version, state, digest, holder, generation, cancel, problem = head
-        if problem is not None:
-            problem = _problems.decode(self.vault.unseal(bytes(problem), problem_of(run_id)))
-        return RunRow(
-            run_id,
-            function,
-            version,
-            RunState(state),
-            self.run_digest(run_id, function, version, digest),
-            holder,
-            generation,
-            bool(cancel),
-            output,
-            problem,
-            created_at,
-            started_at,
-            finished_at,
-            None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
-        )
+        run_id, function, version, _, digest, _, _, _, problem, *_ = row
+        given = self.run_digest(run_id, function, version, digest)
+        return _run(row, given, self._problem(run_id, problem), output)
+
+    def listed(
+        self, row: Sequence[Any], output: bytes | None, unreadable: StorageError | None
+    ) -> RunRow:
+        """Return a run as far as it can be read; `unreadable` is why its output cannot."""
+        run_id, function, version, _, digest, _, _, _, problem, *_ = row
+        given, why = b"", None
+        try:
+            given = self.run_digest(run_id, function, version, digest)
+            why = self._problem(run_id, problem)
+        except StorageError as error:
+            unreadable = unreadable or error
+        return _run(row, given, why, output, unreadable)
+
+    def _problem(self, run_id: str, stored: bytes | None) -> RunProblem | None:
+        if stored is None:
+            return None
+        place = problem_of(run_id)
+        try:
+            return _problems.decode(self.vault.unseal(bytes(stored), place))
+        except msgspec.DecodeError as error:
+            raise StorageCorrupt(
+                f"{place} is damaged in the database; restore it from a backup"
+            ) from error
 
     def check_given(
         self, document: bytes, run_id: str, function: str, version: int, stored: bytes
@@ -232,6 +239,34 @@ class Rows(ReceiptRows):
         digest = self.unseal_digest(digest, digest_of(place, "delay"))
         document = self.vault.unseal(bytes(stored), delay_of(place, wake_at))
         return TimerRow(step_id, sequence, kind, handler_id, digest, document, wake_at)
+
+
+def _run(
+    row: Sequence[Any],
+    digest: bytes,
+    problem: RunProblem | None,
+    output: bytes | None,
+    unreadable: StorageError | None = None,
+) -> RunRow:
+    run_id, function, version, state, _, holder, generation, cancel, _, *times = row
+    created_at, started_at, finished_at, erased_at, by, why, erasing = times
+    return RunRow(
+        run_id,
+        function,
+        version,
+        RunState(state),
+        digest,
+        holder,
+        generation,
+        bool(cancel),
+        output,
+        problem,
+        created_at,
+        started_at,
+        finished_at,
+        None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
+        unreadable,
+    )
 
 
 def damaged(place: str, error: StorageCorrupt | None = None) -> InputDigestMismatch:

@@ -5,6 +5,10 @@ Reads JSON lines `{"kind": …, "document": …}` and writes one line for each: 
 with the name of the error that refuses it. A document that is not text stands in base64 in
 `document_b64`, a long one as `[[text, count], …]` in `document_parts`; a canonical form that is
 not text is given in `canonical_b64`. Other members of a line are ignored.
+
+The details of a provider in a call are judged as the contract has it: `{"value": …}` is read, and
+the bare object refused, though it is what is written; `parse_tool_request` and
+`parse_approval_request` read both unless they are told not to.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from perdure.journal import (
 )
 from perdure.journal.invocation import InvocationDocument
 from perdure.retry import backoff_ms
+from perdure.testing.wire_checkpoints import canonical_snapshot, checkpoint_results
+from perdure.testing.wire_payloads import PAYLOADS
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,10 +156,14 @@ KINDS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "float": _float,
     "json_value": reserialise,
     "backoff": _backoff,
+    "checkpoint_snapshot": canonical_snapshot,
+    "checkpoint_ops": checkpoint_results,
+    **PAYLOADS,
 }
 """Each kind of document, and the function that returns its canonical form or refuses it.
 
-The canonical form of `backoff` is the delay in milliseconds.
+The canonical form of `backoff` is the delay in milliseconds, that of `checkpoint_ops` the results
+and the file, that of `sensitive_header` true or false.
 """
 
 _lines: Final = msgspec.json.Decoder(_Line)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
 from perdure.clock import SystemClock
 from perdure.effects.receipt import MOVES, Move, ReceiptState
+from perdure.engine.retention import Expiry
 from perdure.engine.store import RunStore
-from perdure.errors import PerdureError
+from perdure.errors import InvalidOptions, PerdureError
 from perdure.observe import Observer
 from perdure.ports import no_probe
+from perdure.storage.archived import taken
+from perdure.storage.blobs import Blobs
 from perdure.storage.queries import load_queries
-from perdure.testing.storage import checks
+from perdure.storage.sqlite.database import Database
+from perdure.storage.sqlite.retention import SqliteRetention
+from perdure.storage.vault import OpenVault
+from perdure.testing.storage import OPTIONAL, checks
 from perdure.testing.storage.expecting import expect, refusal
 from perdure.testing.storage.receipts import SETTLING
 from perdure.urls import location_of
@@ -79,6 +89,212 @@ BROKEN = [
         "WHERE",
         "erasure.an_erased_effect_is_never_sent_again",
     ),
+    ("collect_receipts", "NOT EXISTS", "EXISTS", "retention.what_is_counted_is_what_is_deleted"),
+    (
+        "count_tombstones_expired",
+        "WHERE erased_at < :before",
+        "",
+        "retention.what_is_counted_is_what_is_deleted",
+    ),
+    (
+        "expired_runs",
+        "finished_at < :before",
+        "finished_at <= :before",
+        "retention.only_what_was_over_before_an_instant_is_deleted",
+    ),
+    (
+        "mark_erased",
+        "erased_at = :now",
+        "erased_at = NULL",
+        "collecting.it_is_deleted_in_steps_that_others_write_between",
+    ),
+    (
+        "erase_piece",
+        "AND NOT EXISTS (SELECT 1 FROM pieces AS child WHERE child.parent = :piece)",
+        "",
+        "retention.beginnings_that_others_share_stay",
+    ),
+    (
+        "collect_tombstones",
+        "erased_at < :before",
+        "1",
+        "retention.an_effect_is_not_sent_again_for_as_long_as_anything_of_it_is_kept",
+    ),
+    (
+        "any_vanished",
+        "AND NOT (",
+        "AND EXISTS (SELECT 1 FROM workers WHERE workers.holder = receipts.holder) AND NOT (",
+        "retention.a_worker_that_is_forgotten_is_still_gone",
+    ),
+    (
+        "collect_receipts",
+        "state IN ('completed', 'failed') AND settled_at < :before",
+        "1",
+        "collecting.what_is_sent_again_meanwhile_keeps_its_receipt",
+    ),
+    (
+        "erase_piece",
+        "AND NOT EXISTS (SELECT 1 FROM records WHERE input_piece = :piece)",
+        "",
+        "collecting.what_begins_alike_may_be_written_meanwhile",
+    ),
+    ("import_record", ":nested", "0", "archives.a_run_that_ended_comes_back_to_the_byte"),
+    (
+        "import_timer",
+        ":wake_at",
+        "0",
+        "archives.a_run_that_waits_goes_on_where_a_person_lets_it",
+    ),
+    (
+        "import_receipt",
+        "DO NOTHING",
+        "DO UPDATE SET state = excluded.state",
+        "archives.a_receipt_that_is_there_is_never_replaced",
+    ),
+    (
+        "erase_piece",
+        "AND NOT EXISTS (SELECT 1 FROM runs WHERE output_piece = :piece)",
+        "",
+        "archives.what_comes_shares_beginnings_with_what_is_there",
+    ),
+    (
+        "reseal_timers",
+        "input = :input",
+        "input = input",
+        "encryption.everything_is_encrypted_with_another_key",
+    ),
+    (
+        "reseal_receipts",
+        "payload = :payload",
+        "payload = payload",
+        "encryption.what_was_written_without_a_key_is_encrypted",
+    ),
+    (
+        "insert_checkpoint",
+        "FROM runs WHERE run_id = :run_id",
+        "FROM runs WHERE run_number = 1",
+        "checkpoints.checkpoints_belong_to_runs",
+    ),
+    (
+        "find_checkpoint",
+        "AND checkpoint_id = :checkpoint_id",
+        "",
+        "checkpoints.a_checkpoint_comes_back_as_it_was_saved",
+    ),
+    (
+        "find_checkpoint",
+        "run_number = :run_number",
+        "run_number <> :run_number",
+        "checkpoints.a_checkpoint_only_goes_on_from_the_one_that_is_there",
+    ),
+    (
+        "find_checkpointed",
+        "erased_by",
+        "NULL",
+        "checkpoints.checkpoints_are_erased_with_their_run",
+    ),
+    (
+        "checkpoints_to_erase",
+        "WHERE run_number = :run_number",
+        "WHERE 0",
+        "checkpoints.checkpoints_are_collected_with_their_run",
+    ),
+    (
+        "remove_checkpoint",
+        "AND checkpoint_id = :checkpoint_id",
+        "",
+        "checkpoints.checkpoints_are_removed_one_by_one",
+    ),
+    (
+        "list_checkpoints",
+        "ORDER BY checkpoint_number",
+        "ORDER BY checkpoint_id",
+        "checkpoints.checkpoints_are_exported_with_their_run",
+    ),
+]
+SQLITE = "perdure.storage.sqlite"
+
+
+async def nothing(*given: Any) -> None:
+    """Stand in for what a driver ought to do."""
+
+
+async def everything_is_new(*given: Any) -> bool:
+    return True
+
+
+async def counted_twice(store: Any, expiry: Expiry) -> Mapping[str, int]:
+    counts = await store.count_expired(expiry)
+    await asyncio.sleep(0)
+    await SqliteRetention.collect_some(store, expiry)
+    return counts
+
+
+async def inside(blobs: Any, wholes: Sequence[Any]) -> list[Any]:
+    return [*wholes]
+
+
+async def unchecked(blobs: Any, place: str, reference: bytes) -> bytes:
+    stored = await blobs._store.get(reference[-32:].hex())
+    return blobs._rows.vault.unseal_blob(reference[:-32], stored or b"")
+
+
+async def all_swept(blobs: Any) -> None:
+    blobs._store.data.clear()
+
+
+async def swept_where_there_are_blobs(blobs: Any) -> None:
+    if blobs._store is not None:
+        await SWEEP(blobs)
+
+
+def as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def without_a_vault(*given: Any, blobs: Any) -> Database:
+    return Database(*given[:-1], OpenVault(), blobs=blobs)
+
+
+def refused(*given: Any) -> None:
+    raise taken("it")
+
+
+SWEEP = Blobs.sweep
+BLOBS = "perdure.storage.blobs.Blobs"
+PARTS = [
+    (
+        {f"{SQLITE}.erasure._ROWS": 5000},
+        "collecting.it_is_deleted_in_steps_that_others_write_between",
+    ),
+    (
+        {f"{SQLITE}.SqliteStorage.collect_some": counted_twice},
+        "collecting.several_may_collect_at_once",
+    ),
+    (
+        {f"{SQLITE}.SqliteStorage.import_run": everything_is_new},
+        "archives.a_run_that_is_there_is_not_written_again",
+    ),
+    (
+        {f"{SQLITE}.archive.SqliteArchive._import_receipt": refused},
+        "archives.receipts_that_outlived_their_run_are_its_own_again",
+    ),
+    ({f"{BLOBS}.lift_rests": inside}, "blobs.large_values_stand_outside_and_come_back"),
+    ({f"{BLOBS}._fetch": unchecked}, "blobs.what_is_missing_or_was_changed_is_refused"),
+    ({f"{BLOBS}.sweep": swept_where_there_are_blobs}, "blobs.whoever_has_no_blobs_says_so"),
+    ({f"{BLOBS}.sweep": nothing}, "blobs.an_erasure_deletes_what_nobody_else_needs"),
+    ({f"{BLOBS}.sweep": nothing}, "blobs.a_collection_deletes_what_nobody_else_needs"),
+    (
+        {"perdure.storage.vault.salted": as_it_is, "perdure.storage.vault.unsalted": as_it_is},
+        "blobs.what_was_refused_takes_nothing_with_it",
+    ),
+    ({f"{BLOBS}.sweep": all_swept}, "blobs.a_collection_leaves_what_is_needed_meanwhile"),
+    ({f"{BLOBS}.lift_rests": inside}, "blobs.a_run_is_imported_with_its_large_values"),
+    ({f"{SQLITE}.Database": without_a_vault}, "encryption.only_who_has_the_key_reads"),
+    (
+        {f"{SQLITE}.reencryption.BATCH_ROWS": 5000},
+        "encryption.it_is_encrypted_in_steps_that_others_write_between",
+    ),
 ]
 
 
@@ -86,17 +302,37 @@ BROKEN = [
 def test_a_driver_that_breaks_a_promise_is_found(
     monkeypatch: pytest.MonkeyPatch, query: str, old: str, new: str, name: str
 ) -> None:
-    place = location_of("memory:")
-
-    async def open_store() -> RunStore:
-        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True)
-
     queries = load_queries("sqlite")
     assert old in queries[query]
     monkeypatch.setitem(queries, query, queries[query].replace(old, new))
+    breaks(monkeypatch, name)
+
+
+@pytest.mark.parametrize(("parts", "name"), PARTS, ids=[name for _, name in PARTS])
+def test_a_driver_that_leaves_a_part_out_is_found(
+    monkeypatch: pytest.MonkeyPatch, parts: Mapping[str, Any], name: str
+) -> None:
+    for part, other in parts.items():
+        monkeypatch.setattr(part, other)
+    breaks(monkeypatch, name)
+
+
+def breaks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    place = location_of("memory:")
+
+    async def open_store(**given: Any) -> RunStore:
+        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True, **given)
+
     monkeypatch.setattr("perdure.testing.storage.expecting._PATIENCE_SECONDS", 0.5)
     with pytest.raises((AssertionError, PerdureError)):
         run(CHECKS[name](open_store))
+
+
+def test_only_what_is_optional_can_be_left_out() -> None:
+    left = {check.name.partition(".")[0] for check in checks(without=["blobs", "encryption"])}
+    assert left == {check.name.partition(".")[0] for check in checks()} - OPTIONAL
+    with pytest.raises(InvalidOptions, match="'journal' cannot be left out"):
+        checks(without=["blobs", "journal"])
 
 
 def test_every_move_that_the_table_has_is_checked() -> None:

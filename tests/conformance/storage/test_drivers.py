@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_a_driver_keeps_what_its_ports_promise(url: str, check: Check) -> None:
     place = location_of(url)
 
-    async def open_store() -> RunStore:
-        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True)
+    async def open_store(**given: Any) -> RunStore:
+        return await place.open(SystemClock(), Observer(), 20.0, no_probe, create=True, **given)
 
     run(check(open_store))

@@ -39,6 +39,11 @@ def document_of(row: dict[str, Any]) -> bytes:
 def canonical_of(row: dict[str, Any]) -> bytes:
     if row.get("round_trip"):
         return document_of(row)
+    if row["kind"] == "checkpoint_ops":
+        results = [*row["expected"], row.get("canonical")]
+        return json.dumps(results, ensure_ascii=False, separators=(",", ":")).encode()
+    if row["kind"] == "sensitive_header":
+        return json.dumps(row["expected"]).encode()
     return row["expected" if row["kind"] == "backoff" else "canonical"].encode()
 
 
@@ -50,7 +55,8 @@ def test_every_kind_of_the_oracle_has_vectors() -> None:
 def test_vector(line: bytes, row: dict[str, Any]) -> None:
     verdict = judge(line)
     if row.get("lax"):
-        assert verdict.error == "InvalidRecord"
+        kind = row["kind"].title().replace("_", "")
+        assert verdict.error == f"Invalid{kind}"
     elif not row["valid"]:
         assert verdict.error == row["error"]
     else:

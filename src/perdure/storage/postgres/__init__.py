@@ -8,6 +8,7 @@ from perdure.storage.blobs import BlobStore
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.archive import PostgresArchive
 from perdure.storage.postgres.boundary import PostgresBoundary
+from perdure.storage.postgres.checkpoints import PostgresCheckpoints
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.health import PostgresHealth
 from perdure.storage.postgres.hints import Hints
@@ -20,6 +21,7 @@ from perdure.storage.vault import OpenVault, Vault
 
 class PostgresStorage(
     PostgresBoundary,
+    PostgresCheckpoints,
     PostgresRetention,
     PostgresArchive,
     PostgresRuns,
@@ -48,6 +50,7 @@ class PostgresStorage(
         self.clock = database.clock
         self.hints = Hints(database)
         PostgresBoundary.__init__(self, database)
+        PostgresCheckpoints.__init__(self, database)
         PostgresRetention.__init__(self, database)
         PostgresReencryption.__init__(self, database)
         PostgresArchive.__init__(self, database)

@@ -140,7 +140,13 @@ class PostgresArchive:
         ):
             run = {"run_id": arrival.run_id}
             await transaction.run(f"import_{name}", {**columns_of(kinds, rows), **run})
+        for row in arrival.checkpoints:
+            await transaction.run("insert_checkpoint", row)
         await self._write_receipts(transaction, archive, arrival)
+        for row in arrival.buried:
+            if await transaction.run("read_receipt", row):
+                raise taken(row["operation_key"])
+            await transaction.run("import_buried", row)
         await transaction.run("import_decision", columns_of(_DECISIONS, arrival.decisions))
 
     async def _write_receipts(

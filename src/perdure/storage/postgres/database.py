@@ -15,7 +15,7 @@ from perdure.observe import Observer
 from perdure.storage.blobs import Blobs, BlobStore
 from perdure.storage.postgres import arrays
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.failures import passes, storage_error, unprepared
+from perdure.storage.postgres.failures import comes_back, passes, storage_error, unprepared
 from perdure.storage.postgres.migrate import check_server, migrate
 from perdure.storage.postgres.server_clock import ServerClock
 from perdure.storage.queries import load_queries
@@ -101,7 +101,14 @@ class Database:
         async def prepare(connection: Connection, *, again: bool) -> None:
             del again
             self.clock.hear(await check_server(connection, self.sql, self.address.shown))
-            await migrate(connection, self.sql, self.address, self._probe, create=create)
+            await migrate(
+                connection,
+                self.sql,
+                self.address,
+                self._probe,
+                create=create,
+                wait_seconds=self.busy_seconds,
+            )
             self._prepares = await self._is_direct(connection)
             self._noted = self._vault is None or await self._admit(connection, self._vault)
 
@@ -282,6 +289,8 @@ class Database:
                 return await lend(lambda connection, again=again: work(connection, again=again))
             except psycopg.Error as error:
                 waited = time.monotonic() - began
+                if comes_back(error):
+                    seconds = max(seconds, self.busy_seconds)
                 if not passes(error) or waited + pause > seconds:
                     raise storage_error(error, waited) from error
                 if unprepared(error):

@@ -76,12 +76,16 @@ class PostgresErasure:
     ) -> tuple[int, bool]:
         """Delete what a run was given, recorded and came to.
 
-        Returns how many records, and whether any of them are left.
+        Returns how many records and checkpoints, and whether any of them are left.
         """
         await transaction.run("erase_timers", found)
         await self._erase_pieces(transaction, await transaction.run("erase_documents", found))
-        erased = await self._erase_records(transaction, found)
-        return erased, erased >= _ROWS
+        row = {**found, "limit": _ROWS}
+        erased = await transaction.change("erase_checkpoints", row)
+        if erased < _ROWS:
+            records = await self._erase_records(transaction, found)
+            return erased + records, records >= _ROWS
+        return erased, True
 
     async def _in_parts(
         self, job: Callable[[Transaction, bool], Awaitable[tuple[bool, int]]], what: str

@@ -12,6 +12,7 @@ from perdure.errors import (
     StorageCorrupt,
     StorageError,
     StorageFull,
+    StorageMissing,
     StorageReadOnly,
 )
 from perdure.storage.blobs import blob_collected
@@ -46,6 +47,7 @@ _REFUSED: Final = re.compile(
     r"|does not support SSL|certificate verify failed|invalid value for parameter"
 )
 """What a server says to whom it will not let in. A refusal to connect comes without a code."""
+_COMES_BACK: Final = re.compile(r"is (starting up|shutting down|in recovery mode)")
 
 
 class PieceGone(StorageError):
@@ -62,6 +64,11 @@ def passes(error: psycopg.Error) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError) and not _refused(error)
     return state.startswith(_LOST + _CROSSED + _UNPREPARED)
+
+
+def comes_back(error: psycopg.Error) -> bool:
+    """Tell whether a server said that it is on its way up or down."""
+    return error.sqlstate is None and _COMES_BACK.search(str(error)) is not None
 
 
 def _refused(error: psycopg.Error) -> bool:
@@ -112,6 +119,17 @@ def _known(error: psycopg.Error, said: str) -> StorageError | None:
         )
     if isinstance(error, errors.IntegrityError) or error.sqlstate == _BLOB_COLLECTED:
         return _unmatched(error, said)
+    return _changed(error, said)
+
+
+def _changed(error: psycopg.Error, said: str) -> StorageError | None:
+    """Return what it means that the database is not what perdure has left there."""
+    if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
+        return StorageMissing(
+            "what perdure keeps in the database is not all there any more"
+            f" ({error.diag.message_primary or said}): the schema of the URL was dropped, renamed"
+            " or changed. Bring it back, and workers go on by themselves"
+        )
     if isinstance(error, errors.DataCorrupted | errors.IndexCorrupted):
         return StorageCorrupt(f"the database is damaged ({said}): restore it from a backup")
     return None

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from perdure.effects.receipt import Move, Receipt, ReceiptState
-from perdure.effects.store import DecisionRow, EffectClaim, Owner, Settlement
+from perdure.effects.store import BuriedReceipt, DecisionRow, EffectClaim, Owner, Settlement
 from perdure.errors import StorageError
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.hints import Hints
@@ -15,6 +15,7 @@ from perdure.storage.postgres.lane import Lane
 from perdure.storage.receipt_rows import (
     asked_row,
     begun,
+    buried_of,
     erased,
     lookup_row,
     next_attempt,
@@ -155,7 +156,10 @@ class PostgresReceipts:
         Durable when it returns: the claim, fsynced.
         """
         row = lookup_row(receipt, owner, self._db.clock.now(), hold_seconds)
-        claimed = bool(await self._db.write("claim_lookup", row, "receipt.lookup"))
+        found = await self._db.write(
+            "claim_lookup", row, "receipt.lookup", before="lookup_claimed_before"
+        )
+        claimed = bool(found)
         return await self.read_existing(receipt.operation_key), claimed
 
     async def end_lookup(
@@ -186,6 +190,11 @@ class PostgresReceipts:
     async def match_receipts(self, prefix: str, limit: int) -> Sequence[Receipt]:
         """Return the receipts whose operation key begins with a text, in the order of the keys."""
         return await self._receipts("match_receipts", prefix=prefix, limit=limit)
+
+    async def list_buried(self, run_id: str) -> Sequence[BuriedReceipt]:
+        """Return what is left of the erased receipts of a run, in the order of the keys."""
+        rows = await self._db.read("list_buried", **buried_of(run_id))
+        return [BuriedReceipt(*row) for row in rows]
 
     async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:
         """Return what people decided about an effect, oldest first."""

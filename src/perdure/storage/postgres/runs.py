@@ -16,6 +16,7 @@ from perdure.engine.store import (
 )
 from perdure.errors import RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
+from perdure.storage.listing import Listing
 from perdure.storage.pieces import carve
 from perdure.storage.postgres.arrays import Column
 from perdure.storage.postgres.database import Database, Transaction
@@ -188,7 +189,8 @@ class PostgresRuns:
 
     async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of the runs that are neither waiting for a worker nor executed."""
-        return await self._list("read_settled", run_ids=[*run_ids])
+        rows = await self._db.read("read_settled", run_ids=[*run_ids])
+        return [await self._run(row) for row in rows]
 
     async def read_run_input(self, run_id: str) -> bytes:
         """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
@@ -201,7 +203,7 @@ class PostgresRuns:
         return await self._db.document(input_of(run_named(run_id)), *stored)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
-        """Return the newest runs, newest first."""
+        """Return the newest runs, newest first, each as far as it can be read."""
         wanted = None if state is None else state.value
         return await self._list("list_runs", state=wanted, limit=limit)
 
@@ -220,7 +222,7 @@ class PostgresRuns:
         return {state: counts.get(state.value, 0) for state in RunState}
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
-        """Return waiting runs whose function or version is not among `served`."""
+        """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
         return await self._list("unserved", served=served_names(served))
 
     async def close_runs(self) -> None:
@@ -251,7 +253,10 @@ class PostgresRuns:
             return b"", error
 
     async def _list(self, name: str, **parameters: Any) -> list[RunRow]:
-        return [await self._run(row) for row in await self._db.read(name, **parameters)]
+        rows = await self._db.read(name, **parameters)
+        found = Listing(self._db.rows, self._db.blobs, [row[:-1] for row in rows])
+        pieces = found.pieces
+        return await found.runs(await self._db.read("read_chains", pieces=pieces) if pieces else [])
 
     async def _run(self, row: tuple[Any, ...]) -> RunRow:
         *facts, piece, packing, rest, _ = row

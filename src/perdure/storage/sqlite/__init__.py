@@ -8,6 +8,7 @@ from perdure.observe import Observer
 from perdure.storage.blobs import BlobStore
 from perdure.storage.sqlite.archive import SqliteArchive
 from perdure.storage.sqlite.boundary import SqliteBoundary
+from perdure.storage.sqlite.checkpoints import SqliteCheckpoints
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.health import SqliteHealth
 from perdure.storage.sqlite.memory import Memory
@@ -20,6 +21,7 @@ from perdure.storage.vault import OpenVault, Vault
 
 class SqliteStorage(
     SqliteBoundary,
+    SqliteCheckpoints,
     SqliteRetention,
     SqliteArchive,
     SqliteRuns,
@@ -49,6 +51,7 @@ class SqliteStorage(
             path, clock, observer, busy_seconds, probe, vault or OpenVault(), blobs=blobs
         )
         SqliteBoundary.__init__(self, database)
+        SqliteCheckpoints.__init__(self, database)
         SqliteRetention.__init__(self, database)
         SqliteReencryption.__init__(self, database)
         SqliteArchive.__init__(self, database)

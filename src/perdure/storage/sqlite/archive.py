@@ -40,8 +40,13 @@ class SqliteArchive:
             for name in _SIMPLE:
                 rows: Sequence[Any] = getattr(arrival, f"{name}s")
                 connection.executemany(self._db.sql[f"import_{name}"], rows)
+            connection.executemany(self._db.sql["insert_checkpoint"], arrival.checkpoints)
             for row, receipt in zip(arrival.receipts, archive.receipts, strict=True):
                 self._import_receipt(connection, row, receipt)
+            for row in arrival.buried:
+                if self._db.run(connection, "read_receipt", row).fetchone() is not None:
+                    raise taken(row["operation_key"])
+                self._db.run(connection, "import_buried", row)
             connection.executemany(self._db.sql["import_decision"], arrival.decisions)
             return True
 

@@ -96,7 +96,8 @@ class SqliteErasure:
     ) -> bool:
         """Delete what a run was given, recorded and came to; return whether any of it is left."""
         self._db.run(connection, "erase_timers", found)
-        left = self._erase_records(connection, found, budget)
+        left = self._erase_checkpoints(connection, found, budget)
+        left = left or self._erase_records(connection, found, budget)
         return left or self._erase_documents(connection, found, budget)
 
     async def _in_parts(self, job: Callable[[sqlite3.Connection, Budget], bool], what: str) -> int:
@@ -125,6 +126,19 @@ class SqliteErasure:
             raise not_settled(row["run_id"], keys)
         names = ("run_number", "state", "input_piece", "output_piece")
         return None if found is None else dict(zip(names, found, strict=True))
+
+    def _erase_checkpoints(
+        self, connection: sqlite3.Connection, found: dict[str, Any], budget: Budget
+    ) -> bool:
+        """Delete the checkpoints of a run; return whether any are left."""
+        row = {**found, "limit": _ROWS}
+        some = self._db.run(connection, "checkpoints_to_erase", row).fetchall()
+        for number, size in some:
+            if budget.spent:
+                return True
+            self._db.run(connection, "erase_checkpoint", {"checkpoint_number": number})
+            budget.take(size)
+        return len(some) == _ROWS
 
     def _erase_records(
         self, connection: sqlite3.Connection, found: dict[str, Any], budget: Budget

@@ -9,11 +9,12 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from perdure.effects.receipt import Move, Receipt, ReceiptState
-from perdure.effects.store import DecisionRow, EffectClaim, Owner, Settlement
+from perdure.effects.store import BuriedReceipt, DecisionRow, EffectClaim, Owner, Settlement
 from perdure.errors import StorageError
 from perdure.storage.receipt_rows import (
     asked_row,
     begun,
+    buried_of,
     erased,
     lookup_row,
     next_attempt,
@@ -180,6 +181,11 @@ class SqliteReceipts:
         """Return the receipts whose operation key begins with a text, in the order of the keys."""
         rows = self._db.read("match_receipts", prefix=prefix, limit=limit)
         return [self._db.rows.receipt(row) for row in rows]
+
+    async def list_buried(self, run_id: str) -> Sequence[BuriedReceipt]:
+        """Return what is left of the erased receipts of a run, in the order of the keys."""
+        rows = self._db.read("list_buried", **buried_of(run_id))
+        return [BuriedReceipt(*row) for row in rows]
 
     async def list_decisions(self, operation_key: str) -> Sequence[DecisionRow]:
         """Return what people decided about an effect, oldest first."""

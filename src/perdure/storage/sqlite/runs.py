@@ -18,6 +18,7 @@ from perdure.engine.store import (
 )
 from perdure.errors import LeaseLost, RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
+from perdure.storage.listing import Listing
 from perdure.storage.pieces import Split, carve
 from perdure.storage.rows import (
     fence_row,
@@ -165,7 +166,7 @@ class SqliteRuns:
     async def read_settled(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
         """Return those of the runs that are neither waiting for a worker nor executed."""
         names = _json(run_ids)
-        return await self._list("read_settled", run_ids=names)
+        return [await self._run(row) for row in self._db.read("read_settled", run_ids=names)]
 
     async def read_run_input(self, run_id: str) -> bytes:
         """Return the exact input of a run; raises `UnknownRun` or `RunErased`."""
@@ -178,7 +179,7 @@ class SqliteRuns:
         return await self._db.document(input_of(run_named(run_id)), *stored)
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
-        """Return the newest runs, newest first."""
+        """Return the newest runs, newest first, each as far as it can be read."""
         wanted = None if state is None else state.value
         return await self._list("list_runs", state=wanted, limit=limit)
 
@@ -197,7 +198,7 @@ class SqliteRuns:
         return {state: counts.get(state.value, 0) for state in RunState}
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
-        """Return waiting runs whose function or version is not among `served`."""
+        """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
         return await self._list("unserved", served=_json(served_names(served)))
 
     async def _change(self, name: str, run_id: str) -> RunRow | None:
@@ -217,7 +218,10 @@ class SqliteRuns:
             return b"", error
 
     async def _list(self, name: str, **parameters: Any) -> list[RunRow]:
-        return [await self._run(row) for row in self._db.read(name, **parameters)]
+        found = Listing(self._db.rows, self._db.blobs, self._db.read(name, **parameters))
+        pieces = found.pieces
+        links = self._db.read("read_chains", pieces=_json(pieces)) if pieces else []
+        return await found.runs(links)
 
     async def _run(self, row: tuple[Any, ...]) -> RunRow:
         *facts, piece, packing, rest = row
@@ -268,5 +272,5 @@ class SqliteRuns:
         self._db.run(connection, "insert_attempt", claim)
 
 
-def _json(names: Sequence[str]) -> str:
+def _json(names: Sequence[Any]) -> str:
     return msgspec.json.encode(names).decode()

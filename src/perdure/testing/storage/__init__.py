@@ -6,19 +6,33 @@ check raises `AssertionError` where the driver does something else than its port
 
     for check in checks():
         place = an_empty_place()
-        asyncio.run(check(lambda: MyStorage.open(place)))
+        asyncio.run(check(lambda **given: MyStorage.open(place, **given)))
+
+A store has the methods of `perdure.engine.archive.ArchiveStore`, which are all that an App asks of
+it. `given` is empty but for two planes: checks of `blobs` open stores with `blobs=`, a `BlobStore`
+in which large values are to be kept, and those of `encryption` with `vault=`, a `Vault` that every
+value of users is to pass; both also open stores without. A driver that has no such thing leaves it
+out: `checks(without=["blobs", "encryption"])`. The checks of `encryption` need the extra of that
+name. Nothing checks hints: a store without them returns True from `changed()`, and is merely asked
+more often.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from types import ModuleType
 from typing import Final
 
 import msgspec
 
+from perdure.errors import InvalidOptions
 from perdure.testing.storage import (
+    archives,
+    blobs,
+    checkpoints,
+    collecting,
+    encryption,
     erasure,
     journal,
     leases,
@@ -26,20 +40,33 @@ from perdure.testing.storage import (
     pieces,
     queue,
     receipts,
+    retention,
     timers,
 )
 from perdure.testing.storage.scene import OpenStore, Scene
 
-_PLANES: Final[tuple[ModuleType, ...]] = (
-    queue,
-    leases,
-    journal,
-    pieces,
-    timers,
-    receipts,
-    lookups,
-    erasure,
-)
+_PLANES: Final[dict[str, ModuleType]] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (
+        queue,
+        leases,
+        journal,
+        pieces,
+        timers,
+        receipts,
+        lookups,
+        erasure,
+        retention,
+        collecting,
+        archives,
+        blobs,
+        checkpoints,
+        encryption,
+    )
+}
+
+OPTIONAL: Final = frozenset({"blobs", "encryption"})
+"""The planes that a driver may do without."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -54,12 +81,19 @@ class Check(msgspec.Struct, frozen=True):
             await self.holds(scene)
 
 
-def checks() -> list[Check]:
-    """Return every check, plane by plane."""
+def checks(*, without: Collection[str] = ()) -> list[Check]:
+    """Return every check, plane by plane, but for those `without` some of `OPTIONAL`.
+
+    Raises `InvalidOptions` for a plane that is not optional.
+    """
+    if wrong := sorted({*without} - OPTIONAL):
+        optional = ", ".join(sorted(OPTIONAL))
+        raise InvalidOptions(f"{wrong[0]!r} cannot be left out: it is none of {optional}")
     return [
-        Check(f"{plane.__name__.rpartition('.')[2]}.{name}", holds)
-        for plane in _PLANES
-        for name, holds in vars(plane).items()
-        if inspect.iscoroutinefunction(holds) and holds.__module__ == plane.__name__
+        Check(f"{plane}.{name}", holds)
+        for plane, module in _PLANES.items()
+        if plane not in without
+        for name, holds in vars(module).items()
+        if inspect.iscoroutinefunction(holds) and holds.__module__ == module.__name__
         if not name.startswith("_")
     ]

@@ -3,14 +3,11 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from perdure.effects.identity import OperationIdentity
-from perdure.effects.receipt import Move, Receipt, ReceiptState
-from perdure.effects.store import Owner
+from perdure.effects.receipt import Move, ReceiptState
 from perdure.engine.store import RunEnd, RunProblem, RunState
 from perdure.errors import EffectErased, JournalError, NotErasable, RunErased, UnknownRun
-from perdure.fence import Fence
 from perdure.testing.storage.expecting import ensure, expect, refusal
-from perdure.testing.storage.scene import Process, Scene, delay, new_run, settlement
+from perdure.testing.storage.scene import Scene, delay, new_run, settlement
 
 _DONE: Final = RunEnd(RunState.COMPLETED, b"1")
 
@@ -21,7 +18,7 @@ async def nothing_of_an_erased_run_is_left_but_a_tombstone(scene: Scene) -> None
     fence = await process.start(input_json=b'"input"')
     await process.append(fence, "model", 1, document=b"0123456789", cuts=(4,))
     await process.store.begin_timer(fence, *delay(fence), 5.0)
-    receipt = await _effect(process, fence, ReceiptState.COMPLETED)
+    receipt = await process.attempted_in(fence, ReceiptState.COMPLETED)
     problem = RunProblem("Code", "Type", "message")
     await process.store.end_run(fence, RunEnd(RunState.FAILED, problem=problem))
     before = await process.run()
@@ -88,7 +85,7 @@ async def what_has_not_ended_is_not_erased(scene: Scene) -> None:
     parked = await process.start("parked")
     await process.store.end_run(parked, RunEnd(RunState.NEEDS_ATTENTION))
     opened = await process.start("open")
-    receipt = await _effect(process, opened, ReceiptState.AMBIGUOUS)
+    receipt = await process.attempted_in(opened, ReceiptState.AMBIGUOUS)
     await process.store.end_run(opened, RunEnd(RunState.CANCELLED))
     for run_id in ("run-1", "waits", "parked", "open"):
         row = await process.run(run_id)
@@ -132,8 +129,8 @@ async def large_runs_are_erased_whole(scene: Scene) -> None:
     for number in range(450):
         await process.append(fence, "tool", number, document=b"%d" % number)
     for number in range(5):
-        await _effect(process, fence, ReceiptState.COMPLETED, number)
-        await _effect(process, beside, ReceiptState.COMPLETED, number)
+        await process.attempted_in(fence, ReceiptState.COMPLETED, number)
+        await process.attempted_in(beside, ReceiptState.COMPLETED, number)
     await process.append(beside, "tool", 1)
     await process.store.end_run(fence, _DONE)
     await process.store.erase_run("run-1", by="ada", why="so")
@@ -144,9 +141,3 @@ async def large_runs_are_erased_whole(scene: Scene) -> None:
     expect({receipt.run_id for receipt in left}, {"run-2"}, "whose receipts are left")
     expect(len(left), 5, "receipts of another run")
     expect(len((await process.store.read_journal("run-2")).rows), 1, "records of another run")
-
-
-async def _effect(process: Process, fence: Fence, state: ReceiptState, number: int = 1) -> Receipt:
-    identity = OperationIdentity(fence.run_id, "charge", "bank", number)
-    owner = Owner(fence.holder, fence.generation)
-    return await process.attempted(state, identity=identity, owner=owner)

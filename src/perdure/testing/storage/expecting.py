@@ -23,13 +23,17 @@ def ensure(holds: object, what: str) -> None:
 
 
 @contextmanager
-def refusal(kind: type[BaseException], what: str) -> Generator[None]:
-    """Raise `AssertionError` unless the block raises an exception of a kind."""
+def refusal(
+    kind: type[BaseException] | tuple[type[BaseException], ...], what: str
+) -> Generator[None]:
+    """Raise `AssertionError` unless the block raises an exception of a kind, or of one of some."""
     try:
         yield
     except kind:
         return
-    raise AssertionError(f"{what}: expected {kind.__name__}, and nothing was raised")
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    named = " or ".join(each.__name__ for each in kinds)
+    raise AssertionError(f"{what}: expected {named}, and nothing was raised")
 
 
 async def soon(told: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -10,7 +10,7 @@ from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import EffectClaim, Owner, Settlement
 from perdure.effects.support import SideEffectSupport
-from perdure.engine.store import NewRun, RunRow, RunState, RunStore
+from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore
 from perdure.fence import Fence
 from perdure.journal.digest import Digester
 from perdure.journal.invocation import Invocation, OperationKind
@@ -18,8 +18,8 @@ from perdure.journal.record import Outcome, Success
 from perdure.journal.store import NewRecord
 from perdure.testing.storage.expecting import expect
 
-OpenStore: TypeAlias = Callable[[], Awaitable[RunStore]]
-"""Opens one more store on the place of a check."""
+OpenStore: TypeAlias = Callable[..., Awaitable[RunStore]]
+"""Opens one more store on the place of a check, with `blobs` or `vault` where those are given."""
 
 SERVED: Final = (("work", 1),)
 IDENTITY: Final = OperationIdentity("invoice-17", "charge", "bank")
@@ -45,15 +45,15 @@ class Scene:
         for store in reversed(self._stores):
             await store.close()
 
-    async def store(self) -> RunStore:
-        """Open one more store."""
-        store = await self._open()
+    async def store(self, **given: Any) -> RunStore:
+        """Open one more store; `given` are the blobs or the vault that it is to use."""
+        store = await self._open(**given)
         self._stores.append(store)
         return store
 
-    async def process(self, lease_seconds: float = _LEASE_SECONDS) -> Process:
+    async def process(self, lease_seconds: float = _LEASE_SECONDS, **given: Any) -> Process:
         """Open one more store, with a worker whose lease nobody renews."""
-        store = await self.store()
+        store = await self.store(**given)
         return Process(store, await store.register_worker("worker", lease_seconds))
 
 
@@ -88,6 +88,12 @@ class Process:
     async def state(self, run_id: str = "run-1") -> RunState:
         """Return where a run stands."""
         return (await self.run(run_id)).state
+
+    async def end(self, fence: Fence, state: RunState = RunState.COMPLETED, **how: Any) -> RunRow:
+        """End a run, by default with the output 1; return it."""
+        how = how or {"output_json": b"1" if state is RunState.COMPLETED else None}
+        await self.store.end_run(fence, RunEnd(state, **how))
+        return await self.run(fence.run_id)
 
     async def append(self, fence: Fence, step_id: str, sequence: int, **what: Any) -> None:
         """Record an operation, as `record` makes it."""
@@ -125,6 +131,14 @@ class Process:
             receipt, landed = await self.store.settle_effect(settlement(receipt, _MOVES[state]))
             expect((landed, receipt.state), (True, state), "the end of a first attempt")
         return receipt
+
+    async def attempted_in(
+        self, fence: Fence, state: ReceiptState, number: int = 1, **changes: Any
+    ) -> Receipt:
+        """Make the first attempt of an effect of a run and leave its receipt in a state."""
+        identity = OperationIdentity(fence.run_id, "charge", "bank", number)
+        owner = Owner(fence.holder, fence.generation)
+        return await self.attempted(state, identity=identity, owner=owner, **changes)
 
 
 def new_run(run_id: str, input_json: bytes = b"null", version: int = 1) -> NewRun:

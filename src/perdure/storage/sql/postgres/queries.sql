@@ -2,7 +2,7 @@
 -- Transactions are READ COMMITTED. A statement that waits for a row looks at it again, so what may
 -- be taken from its owner is locked by who relies on it: a run's row for what the run writes, and a
 -- worker's row for what the worker claims. Locks are taken in this order: worker, pieces in the
--- order of their digests, run, receipt.
+-- order of their digests, run, receipt or checkpoint.
 -- A statement of many rows gets each column as an array, and returns the place of each row in them.
 
 -- name: server
@@ -31,6 +31,20 @@ WHERE namespaces.nspname = %(schema)s;
 -- name: lock_migrations
 -- Wait for whoever else migrates this database, until the end of the transaction.
 SELECT pg_advisory_xact_lock(8097870264746635621);
+
+-- name: limit_migration
+-- Bound what a migration waits for, and how long others wait for one that was frozen inside it.
+SELECT set_config('lock_timeout', %(lock_ms)s::text, true),
+       set_config('idle_in_transaction_session_timeout', %(idle_ms)s::text, true),
+       set_config('statement_timeout', %(statement_ms)s::text, true);
+
+-- name: who_migrates
+-- The connections that hold the lock of migrations, and what each says that it is.
+SELECT locks.pid, activity.application_name, host(activity.client_addr)
+FROM pg_locks AS locks LEFT JOIN pg_stat_activity AS activity ON activity.pid = locks.pid
+WHERE locks.locktype = 'advisory' AND locks.granted AND locks.objsubid = 1
+AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND (locks.classid::bigint << 32) | locks.objid::bigint = 8097870264746635621;
 
 -- name: create_schema
 -- Make the schema.
@@ -467,6 +481,48 @@ WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)
 SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at FROM perdure.timers
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s);
 
+-- name: find_checkpointed
+-- The run that a checkpoint is to be of, which nobody may erase meanwhile, and whether it was.
+SELECT run_number, erased_by, erased_why FROM perdure.runs WHERE run_id = %(run_id)s FOR SHARE;
+
+-- name: find_checkpoint
+-- One checkpoint of a run, to be compared with the one that is to be written.
+SELECT checkpoint_id, kind, revision, cursor, state FROM perdure.checkpoints
+WHERE run_number = %(run_number)s AND checkpoint_id = %(checkpoint_id)s FOR UPDATE;
+
+-- name: insert_checkpoint
+-- Write a new checkpoint of a run, unless it is there.
+INSERT INTO perdure.checkpoints (run_number, checkpoint_id, kind, revision, cursor, state)
+SELECT run_number, %(checkpoint_id)s, %(kind)s, %(revision)s, %(cursor)s, %(state)s
+FROM perdure.runs WHERE run_id = %(run_id)s
+ON CONFLICT (run_number, checkpoint_id) DO NOTHING;
+
+-- name: advance_checkpoint
+-- Write a checkpoint over an earlier one, which has a lower revision.
+UPDATE perdure.checkpoints SET revision = %(revision)s, cursor = %(cursor)s, state = %(state)s
+WHERE run_number = %(run_number)s AND checkpoint_id = %(checkpoint_id)s AND kind = %(kind)s
+AND revision < %(revision)s AND cursor <= %(cursor)s;
+
+-- name: remove_checkpoint
+-- Delete a checkpoint.
+DELETE FROM perdure.checkpoints
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND checkpoint_id = %(checkpoint_id)s;
+
+-- name: read_checkpoint
+-- One checkpoint of a run that was not erased.
+SELECT checkpoint_id, kind, revision, cursor, state FROM perdure.checkpoints
+WHERE run_number = (SELECT run_number FROM perdure.runs
+                    WHERE run_id = %(run_id)s AND erased_at IS NULL)
+AND checkpoint_id = %(checkpoint_id)s;
+
+-- name: list_checkpoints
+-- The checkpoints of a run that was not erased, in the order in which they were created.
+SELECT checkpoint_id, kind, revision, cursor, state FROM perdure.checkpoints
+WHERE run_number = (SELECT run_number FROM perdure.runs
+                    WHERE run_id = %(run_id)s AND erased_at IS NULL)
+ORDER BY checkpoint_number;
+
 -- name: read_begun
 -- The effects of a run that were begun, and may have been applied, without a record.
 SELECT idempotency_key, ordinal, operation_key FROM perdure.receipts
@@ -486,6 +542,17 @@ SELECT input_piece, input_packing, input_tail, step_id, sequence, kind, handler_
 FROM perdure.records
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
 AND step_id = %(step_id)s AND sequence = %(sequence)s;
+
+-- name: read_chains
+-- The pieces of several documents, by their last ones, each once and in any order.
+WITH RECURSIVE chain (digest) AS (
+  SELECT unnest(%(pieces)s::bytea[])
+  UNION
+  SELECT pieces.parent FROM perdure.pieces AS pieces JOIN chain ON pieces.digest = chain.digest
+  WHERE pieces.parent IS NOT NULL
+)
+SELECT pieces.digest, parent, pieces.digest, packing, data
+FROM perdure.pieces AS pieces JOIN chain ON pieces.digest = chain.digest;
 
 -- name: read_pieces
 -- The pieces of an input, from the root down to the last one.
@@ -680,6 +747,12 @@ AND (lookup_at <= %(now)s
                          WHERE workers.holder = receipts.lookup_holder AND gone = 0)))
 RETURNING 1;
 
+-- name: lookup_claimed_before
+-- The right that the caller itself took, whose connection was lost meanwhile.
+SELECT 1 FROM perdure.receipts
+WHERE operation_key = %(operation_key)s AND state = 'ambiguous' AND attempt = %(attempt)s
+AND generation = %(generation)s AND lookup_holder = %(holder)s AND lookup_at = %(until)s;
+
 -- name: end_lookup
 -- Give the right back after an answer that settled nothing.
 UPDATE perdure.receipts SET
@@ -794,6 +867,12 @@ UPDATE perdure.runs SET erasing = false WHERE run_id = %(run_id)s AND erasing;
 -- Forget the delays that a run had under way.
 DELETE FROM perdure.timers WHERE run_number = %(run_number)s;
 
+-- name: erase_checkpoints
+-- Delete some checkpoints of a run.
+DELETE FROM perdure.checkpoints WHERE checkpoint_number IN (
+  SELECT checkpoint_number FROM perdure.checkpoints WHERE run_number = %(run_number)s
+  LIMIT %(limit)s);
+
 -- name: erase_records
 -- Delete some records of a run; return the last pieces of their inputs and payloads.
 DELETE FROM perdure.records WHERE record_number IN (
@@ -822,15 +901,29 @@ RETURNING parent;
 
 -- name: bury_receipts
 -- Put tombstones in the place of some receipts of a run that are settled; return how many.
+-- Their state is looked at again: another attempt may have begun since they were found.
 WITH erased AS (
-  DELETE FROM perdure.receipts WHERE receipt_number IN (
+  DELETE FROM perdure.receipts WHERE state IN ('completed', 'failed') AND receipt_number IN (
     SELECT receipt_number FROM perdure.receipts
     WHERE run_id = %(run_id)s AND state IN ('completed', 'failed') LIMIT %(limit)s)
   RETURNING operation_key, state
 )
-INSERT INTO perdure.tombstones (operation_key, state, erased_at, erased_by, erased_why)
-SELECT operation_key, state, %(now)s, %(by)s, %(why)s FROM erased
+INSERT INTO perdure.tombstones (operation_key, state, erased_at, erased_by, erased_why, run_sha256)
+SELECT operation_key, state, %(now)s, %(by)s, %(why)s, %(run_sha256)s::bytea FROM erased
 RETURNING operation_key;
+
+-- name: list_buried
+-- The tombstones of the receipts of a run.
+SELECT operation_key, state, erased_at, erased_by, erased_why
+FROM perdure.tombstones WHERE run_sha256 = %(run_sha256)s ORDER BY operation_key;
+
+-- name: import_buried
+-- Put the tombstone of a receipt that was erased where its run comes from, unless there is one.
+INSERT INTO perdure.tombstones AS tombstones
+  (operation_key, state, erased_at, erased_by, erased_why, run_sha256)
+VALUES (%(operation_key)s, %(state)s, %(erased_at)s, %(erased_by)s, %(erased_why)s,
+        %(run_sha256)s::bytea)
+ON CONFLICT (operation_key) DO UPDATE SET run_sha256 = excluded.run_sha256;
 
 -- name: sizes
 -- How large the tables of this schema are, in bytes, and how many dead rows they hold.
@@ -839,7 +932,8 @@ FROM pg_stat_user_tables WHERE schemaname = %(schema)s ORDER BY relname;
 
 -- name: vacuum_full
 -- Write every table anew that holds what users gave.
-VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, perdure.timers;
+VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, perdure.timers,
+  perdure.checkpoints;
 
 -- name: expired_runs
 -- Some runs that were over before an instant, the oldest first, unless something may still come of
@@ -876,7 +970,10 @@ AND NOT EXISTS (SELECT 1 FROM perdure.runs AS runs WHERE runs.run_id = receipts.
 
 -- name: collect_receipts
 -- Delete some receipts that were settled before an instant and belong to no run that goes on.
-DELETE FROM perdure.receipts AS receipts WHERE receipt_number IN (
+-- Their state is looked at again: another attempt may have begun since they were found.
+DELETE FROM perdure.receipts AS receipts
+WHERE state IN ('completed', 'failed') AND settled_at < %(before)s::double precision
+AND receipt_number IN (
   SELECT receipt_number FROM perdure.receipts AS receipts
   WHERE state IN ('completed', 'failed') AND settled_at < %(before)s::double precision
   AND NOT EXISTS (SELECT 1 FROM perdure.runs AS runs WHERE runs.run_id = receipts.run_id
@@ -958,7 +1055,9 @@ SELECT
    OR NOT starts_with(decided_why, %(head_text)s::text)),
   (SELECT count(*) FROM perdure.decisions WHERE NOT starts_with(decided_why, %(head_text)s::text)),
   (SELECT count(*) FROM perdure.pieces
-   WHERE substr(data, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
+   WHERE substr(data, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.checkpoints
+   WHERE substr(state, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
 
 -- name: stale_runs
 -- Some runs after a number with a value that is not sealed as values are now.
@@ -1055,6 +1154,18 @@ ORDER BY digest LIMIT %(limit)s FOR UPDATE;
 -- name: reseal_pieces
 -- Write a piece anew, and its name, also where others refer to it.
 UPDATE perdure.pieces SET digest = %(digest)s, data = %(data)s WHERE digest = %(number)s;
+
+-- name: stale_checkpoints
+-- Some checkpoints after a number whose state is not sealed as values are now.
+SELECT checkpoint_number, run_id, checkpoint_id, kind, revision, cursor, checkpoints.state
+FROM perdure.checkpoints AS checkpoints JOIN perdure.runs AS runs USING (run_number)
+WHERE checkpoint_number > %(after)s
+AND substr(checkpoints.state, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+ORDER BY checkpoint_number LIMIT %(limit)s FOR UPDATE OF checkpoints;
+
+-- name: reseal_checkpoints
+-- Write the state of a checkpoint anew.
+UPDATE perdure.checkpoints SET state = %(state)s WHERE checkpoint_number = %(number)s;
 
 -- name: forget_keys
 -- Forget keys, because nothing is sealed with them any more.

@@ -212,6 +212,45 @@ FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run
 SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at
 FROM timers WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id);
 
+-- name: find_checkpointed
+-- The run that a checkpoint is to be of, and whether it was erased.
+SELECT run_number, erased_by, erased_why FROM runs WHERE run_id = :run_id;
+
+-- name: find_checkpoint
+-- One checkpoint of a run, to be compared with the one that is to be written.
+SELECT checkpoint_id, kind, revision, cursor, state FROM checkpoints
+WHERE run_number = :run_number AND checkpoint_id = :checkpoint_id;
+
+-- name: insert_checkpoint
+-- Write a new checkpoint of a run.
+INSERT INTO checkpoints (run_number, checkpoint_id, kind, revision, cursor, state)
+SELECT run_number, :checkpoint_id, :kind, :revision, :cursor, :state
+FROM runs WHERE run_id = :run_id;
+
+-- name: advance_checkpoint
+-- Write a checkpoint over an earlier one, which has a lower revision.
+UPDATE checkpoints SET revision = :revision, cursor = :cursor, state = :state
+WHERE run_number = :run_number AND checkpoint_id = :checkpoint_id AND kind = :kind
+AND revision < :revision AND cursor <= :cursor;
+
+-- name: remove_checkpoint
+-- Delete a checkpoint.
+DELETE FROM checkpoints
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND checkpoint_id = :checkpoint_id;
+
+-- name: read_checkpoint
+-- One checkpoint of a run that was not erased.
+SELECT checkpoint_id, kind, revision, cursor, state FROM checkpoints
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id AND erased_at IS NULL)
+AND checkpoint_id = :checkpoint_id;
+
+-- name: list_checkpoints
+-- The checkpoints of a run that was not erased, in the order in which they were created.
+SELECT checkpoint_id, kind, revision, cursor, state FROM checkpoints
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id AND erased_at IS NULL)
+ORDER BY checkpoint_number;
+
 -- name: read_begun
 -- The effects of a run that were begun, and may have been applied, without a record.
 SELECT idempotency_key, ordinal, operation_key FROM receipts
@@ -247,6 +286,17 @@ SELECT piece_number FROM pieces WHERE digest = :digest;
 -- Add a piece below its parent.
 INSERT INTO pieces (digest, parent, packing, data) VALUES (:digest, :parent, :packing, :data)
 RETURNING piece_number;
+
+-- name: read_chains
+-- The pieces of several documents, by their last ones, each once and in any order.
+WITH RECURSIVE chain (piece_number) AS (
+  SELECT value FROM json_each(:pieces)
+  UNION
+  SELECT pieces.parent FROM pieces JOIN chain ON pieces.piece_number = chain.piece_number
+  WHERE pieces.parent IS NOT NULL
+)
+SELECT pieces.piece_number, parent, digest, packing, data
+FROM pieces JOIN chain ON pieces.piece_number = chain.piece_number;
 
 -- name: read_pieces
 -- The pieces of an input, from the last one up to the root.
@@ -518,6 +568,15 @@ UPDATE runs SET erasing = 0 WHERE run_id = :run_id AND erasing = 1;
 -- Forget the delays that a run had under way.
 DELETE FROM timers WHERE run_number = :run_number;
 
+-- name: checkpoints_to_erase
+-- Some checkpoints of a run, with the bytes that go with each.
+SELECT checkpoint_number, length(state) FROM checkpoints
+WHERE run_number = :run_number LIMIT :limit;
+
+-- name: erase_checkpoint
+-- Delete one checkpoint of a run that is erased.
+DELETE FROM checkpoints WHERE checkpoint_number = :checkpoint_number;
+
 -- name: records_to_erase
 -- Some records of a run: where the input stands, and how many bytes go with the record.
 SELECT record_number, input_piece, payload_piece, length(payload) + length(input_tail)
@@ -561,8 +620,20 @@ WHERE run_id = :run_id AND state IN ('completed', 'failed') LIMIT :limit;
 
 -- name: bury_receipt
 -- Put the tombstone of a receipt.
-INSERT INTO tombstones (operation_key, state, erased_at, erased_by, erased_why)
-SELECT operation_key, state, :now, :by, :why FROM receipts WHERE receipt_number = :receipt_number;
+INSERT INTO tombstones (operation_key, state, erased_at, erased_by, erased_why, run_sha256)
+SELECT operation_key, state, :now, :by, :why, :run_sha256
+FROM receipts WHERE receipt_number = :receipt_number;
+
+-- name: list_buried
+-- The tombstones of the receipts of a run.
+SELECT operation_key, state, erased_at, erased_by, erased_why
+FROM tombstones WHERE run_sha256 = :run_sha256 ORDER BY operation_key;
+
+-- name: import_buried
+-- Put the tombstone of a receipt that was erased where its run comes from, unless there is one.
+INSERT INTO tombstones (operation_key, state, erased_at, erased_by, erased_why, run_sha256)
+VALUES (:operation_key, :state, :erased_at, :erased_by, :erased_why, :run_sha256)
+ON CONFLICT (operation_key) DO UPDATE SET run_sha256 = excluded.run_sha256;
 
 -- name: erase_receipt
 -- Delete a receipt; what people decided about it goes by a trigger.
@@ -674,7 +745,8 @@ SELECT
    OR (substr(problem, 1, length(:head_text)) <> :head_text AND problem <> 'its worker is gone')
    OR substr(decided_why, 1, length(:head_text)) <> :head_text),
   (SELECT count(*) FROM decisions WHERE substr(decided_why, 1, length(:head_text)) <> :head_text),
-  (SELECT count(*) FROM pieces WHERE substr(data, 1, length(:head)) <> :head);
+  (SELECT count(*) FROM pieces WHERE substr(data, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM checkpoints WHERE substr(state, 1, length(:head)) <> :head);
 
 -- name: stale_runs
 -- Some runs after :after with a value that does not begin with :head.
@@ -765,6 +837,17 @@ ORDER BY piece_number LIMIT :limit;
 -- name: reseal_pieces
 -- Write a piece anew, and its name.
 UPDATE pieces SET digest = :digest, data = :data WHERE piece_number = :number;
+
+-- name: stale_checkpoints
+-- Some checkpoints after :after whose state does not begin with :head.
+SELECT checkpoint_number, run_id, checkpoint_id, kind, revision, cursor, checkpoints.state
+FROM checkpoints JOIN runs USING (run_number)
+WHERE checkpoint_number > :after AND substr(checkpoints.state, 1, length(:head)) <> :head
+ORDER BY checkpoint_number LIMIT :limit;
+
+-- name: reseal_checkpoints
+-- Write the state of a checkpoint anew.
+UPDATE checkpoints SET state = :state WHERE checkpoint_number = :number;
 
 -- name: forget_keys
 -- Forget the keys in :key_ids, because nothing is sealed with them any more.

@@ -1,0 +1,213 @@
+"""Every exception of perdure.
+
+    PerdureError
+    ├── JournalError          what was asked and what came back
+    │   ├── InvalidInvocation, InvalidPayload            malformed before anything is called
+    │   ├── InvalidRecord, UnsupportedRecordVersion, InputDigestMismatch
+    │   ├── ReplayMismatch, UnaskedOperation             code and journal disagree
+    │   ├── RuntimeRecordMismatch, DuplicateOperation, MissingHandler
+    │   ├── OperationFailed, OperationSuspended          how an operation ends otherwise
+    │   ├── InvalidCheckpoint, CheckpointTooLarge, UnsupportedCheckpointVersion
+    │   ├── CheckpointConflict, StaleCheckpoint          somebody else saved another one
+    │   ├── InvalidDocument                              a document of the wire is malformed
+    │   │   ├── InvalidHistory, InvalidDeferredState
+    │   │   ├── InvalidModelRequest, InvalidModelResponse, InvalidToolRequest, InvalidToolResponse
+    │   │   ├── InvalidMcpRequest, InvalidMcpResponse, SensitiveMcpHeader
+    │   │   └── InvalidEventRequest, InvalidRetryRequest, InvalidApproval{Request,Response}
+    │   └── UnsupportedDocument                          its version is another one
+    │       └── UnsupportedVersion (of a history), Unsupported…WireVersion (of each kind)
+    ├── EffectError           what touched the world
+    │   ├── EffectRejected, EffectNotSent                it was not applied
+    │   ├── EffectAmbiguous                              nobody knows whether it was
+    │   ├── EffectInProgress, EffectConflict, EffectErased   it was not sent by this call
+    │   └── UnknownEffect, StaleDecision                 what a person decides about
+    ├── RunError              runs and the functions they call
+    │   ├── InvalidFunction, InvalidOptions, UnknownFunction, UnknownRun, RunConflict
+    │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
+    │   ├── RunErased, NotErasable                       what it held is gone, or cannot go yet
+    │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
+    ├── StorageError          the place where runs live
+    │   ├── InvalidUrl, MissingExtra, SchemaTooNew, KeyUnavailable
+    │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
+    └── CommandError          what was typed on the command line cannot be done
+
+Three signals are not errors of the program and derive from `BaseException`, so that an
+`except Exception` in an agent or a tool cannot swallow them: `RunParked`, `RunStopped` and
+`LeaseLost`. They unwind the code of a run that must do nothing more.
+"""
+
+from perdure.errors.documents import (
+    CheckpointConflict,
+    CheckpointTooLarge,
+    InvalidApprovalRequest,
+    InvalidApprovalResponse,
+    InvalidCheckpoint,
+    InvalidDeferredState,
+    InvalidDocument,
+    InvalidEventRequest,
+    InvalidHistory,
+    InvalidMcpRequest,
+    InvalidMcpResponse,
+    InvalidModelRequest,
+    InvalidModelResponse,
+    InvalidRetryRequest,
+    InvalidToolRequest,
+    InvalidToolResponse,
+    SensitiveMcpHeader,
+    StaleCheckpoint,
+    UnsupportedApprovalWireVersion,
+    UnsupportedCheckpointVersion,
+    UnsupportedDocument,
+    UnsupportedEventWireVersion,
+    UnsupportedMcpWireVersion,
+    UnsupportedModelWireVersion,
+    UnsupportedRetryWireVersion,
+    UnsupportedToolWireVersion,
+    UnsupportedVersion,
+)
+from perdure.errors.effects import (
+    EffectAmbiguous,
+    EffectConflict,
+    EffectErased,
+    EffectError,
+    EffectInProgress,
+    EffectNotSent,
+    EffectRejected,
+    StaleDecision,
+    UnknownEffect,
+)
+from perdure.errors.journal import (
+    DuplicateOperation,
+    InputDigestMismatch,
+    InvalidInvocation,
+    InvalidPayload,
+    InvalidRecord,
+    MissingHandler,
+    OperationFailed,
+    OperationSuspended,
+    ReplayMismatch,
+    RuntimeRecordMismatch,
+    UnaskedOperation,
+    UnsupportedRecordVersion,
+)
+from perdure.errors.root import (
+    CommandError,
+    JournalError,
+    PerdureError,
+)
+from perdure.errors.runs import (
+    EngineClosed,
+    ForeignTask,
+    InvalidFunction,
+    InvalidOptions,
+    NotErasable,
+    NotInRun,
+    RunCancelled,
+    RunConflict,
+    RunErased,
+    RunError,
+    RunFailed,
+    RunNeedsAttention,
+    UnknownFunction,
+    UnknownRun,
+)
+from perdure.errors.signals import (
+    LeaseLost,
+    RunParked,
+    RunSignal,
+    RunStopped,
+)
+from perdure.errors.storage import (
+    InvalidUrl,
+    KeyUnavailable,
+    MissingExtra,
+    SchemaTooNew,
+    StorageBusy,
+    StorageCorrupt,
+    StorageError,
+    StorageFull,
+    StorageMissing,
+    StorageReadOnly,
+)
+
+__all__ = [
+    "CheckpointConflict",
+    "CheckpointTooLarge",
+    "CommandError",
+    "DuplicateOperation",
+    "EffectAmbiguous",
+    "EffectConflict",
+    "EffectErased",
+    "EffectError",
+    "EffectInProgress",
+    "EffectNotSent",
+    "EffectRejected",
+    "EngineClosed",
+    "ForeignTask",
+    "InputDigestMismatch",
+    "InvalidApprovalRequest",
+    "InvalidApprovalResponse",
+    "InvalidCheckpoint",
+    "InvalidDeferredState",
+    "InvalidDocument",
+    "InvalidEventRequest",
+    "InvalidFunction",
+    "InvalidHistory",
+    "InvalidInvocation",
+    "InvalidMcpRequest",
+    "InvalidMcpResponse",
+    "InvalidModelRequest",
+    "InvalidModelResponse",
+    "InvalidOptions",
+    "InvalidPayload",
+    "InvalidRecord",
+    "InvalidRetryRequest",
+    "InvalidToolRequest",
+    "InvalidToolResponse",
+    "InvalidUrl",
+    "JournalError",
+    "KeyUnavailable",
+    "LeaseLost",
+    "MissingExtra",
+    "MissingHandler",
+    "NotErasable",
+    "NotInRun",
+    "OperationFailed",
+    "OperationSuspended",
+    "PerdureError",
+    "ReplayMismatch",
+    "RunCancelled",
+    "RunConflict",
+    "RunErased",
+    "RunError",
+    "RunFailed",
+    "RunNeedsAttention",
+    "RunParked",
+    "RunSignal",
+    "RunStopped",
+    "RuntimeRecordMismatch",
+    "SchemaTooNew",
+    "SensitiveMcpHeader",
+    "StaleCheckpoint",
+    "StaleDecision",
+    "StorageBusy",
+    "StorageCorrupt",
+    "StorageError",
+    "StorageFull",
+    "StorageMissing",
+    "StorageReadOnly",
+    "UnaskedOperation",
+    "UnknownEffect",
+    "UnknownFunction",
+    "UnknownRun",
+    "UnsupportedApprovalWireVersion",
+    "UnsupportedCheckpointVersion",
+    "UnsupportedDocument",
+    "UnsupportedEventWireVersion",
+    "UnsupportedMcpWireVersion",
+    "UnsupportedModelWireVersion",
+    "UnsupportedRecordVersion",
+    "UnsupportedRetryWireVersion",
+    "UnsupportedToolWireVersion",
+    "UnsupportedVersion",
+]
