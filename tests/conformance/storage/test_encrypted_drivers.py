@@ -14,13 +14,15 @@ from perdure.observe import Observer
 from perdure.ports import no_probe
 from perdure.testing.storage import Check, checks
 from perdure.urls import location_of
+from tests.acceptance.samples import FULL
 from tests.harness import run
 from tests.storages import url_of
 
+CHECKS = checks(without=["encryption"])
 VAULT = Keyring(current="k", keys={"k": bytes(32)}).vault()
 
 
-@pytest.mark.parametrize("check", checks(without=["encryption"]), ids=lambda check: check.name)
+@pytest.mark.parametrize("check", CHECKS if FULL else CHECKS[::3], ids=lambda check: check.name)
 def test_a_driver_that_encrypts_keeps_what_its_ports_promise(
     storage: str, tmp_path: Path, check: Check
 ) -> None:
