@@ -64,4 +64,6 @@ class PostgresRetention(PostgresErasure):
             await transaction.run("forget_attempts", found)
             await transaction.run("forget_run", found)
             gone += 1
+            if parts >= _ROWS:
+                break
         return gone, parts

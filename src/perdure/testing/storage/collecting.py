@@ -15,6 +15,7 @@ from perdure.testing.storage.scene import Process, Scene, settlement
 from perdure.testing.storage.upkeep import collected, everything
 
 _MANY: Final = 1100
+_RUNS: Final = 10
 _MOST_ROWS: Final = 1000
 """The most that one transaction deletes, so that others need not wait for it."""
 
@@ -30,6 +31,10 @@ async def it_is_deleted_in_steps_that_others_write_between(scene: Scene) -> None
     )
     await asyncio.gather(*claims)
     await process.end(fence, RunState.FAILED)
+    for number in range(_RUNS):
+        small = await process.start(f"small-{number}")
+        await asyncio.gather(*(process.append(small, "tool", n) for n in range(_MANY // _RUNS)))
+        await process.end(small)
     live = await other.start("live")
     expiry = everything(process.store)
     steps: list[Mapping[str, int]] = []
@@ -45,7 +50,7 @@ async def it_is_deleted_in_steps_that_others_write_between(scene: Scene) -> None
             expect(await other.claim(), [], "claims of a run that goes")
         process, other = other, process
     gone = {name: sum(some[name] for some in steps) for name in ("runs", "receipts")}
-    expect(gone, {"runs": 1, "receipts": 300}, "what is gone in the end")
+    expect(gone, {"runs": 1 + _RUNS, "receipts": 300}, "what is gone in the end")
     expect(await process.store.read_run("run-1"), None, "the run")
     rows = (await process.store.read_journal("live")).rows
     expect(len(rows), len(steps), "what was recorded in between")
