@@ -28,7 +28,8 @@ class AskedEffect(msgspec.Struct, frozen=True):
     """An effect that a run asks for.
 
     `call` makes one attempt and `record_of` the record of an outcome. `retries` tells which
-    exceptions are tried again, and so are not recorded yet; None when none is.
+    exceptions are tried again, and so are not recorded yet; None when none is. `attempt` is the
+    try of the operation that asks, from 1.
     """
 
     invocation: Invocation
@@ -37,6 +38,7 @@ class AskedEffect(msgspec.Struct, frozen=True):
     call: Callable[[], Awaitable[Attempt]]
     record_of: Callable[[Outcome], NewRecord]
     retries: Callable[[Exception], bool] | None = None
+    attempt: int = 1
 
     @property
     def identity(self) -> OperationIdentity:
@@ -50,6 +52,16 @@ class AskedEffect(msgspec.Struct, frozen=True):
         harmless = policy.support is SideEffectSupport.IDEMPOTENT
         wanted = harmless or policy.on_ambiguous is OnAmbiguous.RETRY
         return wanted and self.retries is not None
+
+    @property
+    def most_attempts(self) -> int | None:
+        """How often the effect is sent by now without a person's word; None for any number.
+
+        What can be asked about is ruled out behind the back of a parked run, which then goes on:
+        without a bound it would send for ever.
+        """
+        asks = self.declared.policy.support is SideEffectSupport.OUTCOME_QUERYABLE
+        return MOST_SENT * self.attempt if asks else None
 
     def retried(self, error: Exception | None) -> bool:
         """Return whether the operation is tried again after an exception."""
@@ -94,6 +106,7 @@ class Application:
             lookup=asked.declared.lookup,
             settle=self._settle,
             most_sent=1 if asked.repeated else MOST_SENT,
+            most_attempts=asked.most_attempts,
             handler_id=asked.invocation.handler_id,
             encode=asked.declared.encoder(self._codec),
         )

@@ -11,7 +11,7 @@ from perdure.effects.guard import Guard
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.effects.store import Owner, Settlement
 from perdure.effects.support import EffectPolicy, OnAmbiguous, SideEffectSupport
-from perdure.errors import EffectAmbiguous, EffectInProgress
+from perdure.errors import EffectAmbiguous, EffectInProgress, JournalError
 from perdure.fence import Fence
 from perdure.journal.failures import failure_of
 from perdure.journal.store import NewRecord
@@ -123,10 +123,27 @@ class Boundary:
     async def _apply(self, effect: Effect) -> Receipt:
         while True:
             try:
-                return (await self._insist(lambda: self._guard.apply(effect))).receipt
+                applied = await self._insist(lambda: self._guard.apply(effect))
             except EffectInProgress:
                 # Its target is being asked, on behalf of a worker or a person who looks at it.
                 await self._clock.sleep(_LOOK_SECONDS)
+            else:
+                if not applied.executed:
+                    await self._refuse_earlier(applied.receipt)
+                return applied.receipt
+
+    async def _refuse_earlier(self, receipt: Receipt) -> None:
+        """Raise `JournalError` for the answer of a run of this id that retention has deleted."""
+        if receipt.state is not ReceiptState.COMPLETED or receipt.payload is not None:
+            return
+        run = await self._insist(lambda: self._store.read_run(receipt.run_id))
+        if run is not None and receipt.claimed_at < run.created_at:
+            raise JournalError(
+                f"the effect {receipt.operation_key} was applied by an earlier run"
+                f" {receipt.run_id}, whose records were deleted by retention: it is not sent again."
+                f" Use another run id for new work, and end this run with"
+                f" `perdure cancel {receipt.run_id}`"
+            )
 
     async def _settle(
         self, settlement: Settlement, record: NewRecord | None

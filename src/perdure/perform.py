@@ -284,6 +284,7 @@ class Performer:
             call=lambda: self._attempt(asked, handler),
             record_of=lambda outcome: self._record_of(asked, outcome, attempt, started_at),
             retries=None if retry is None else lambda error: effect.retries(retry, error, attempt),
+            attempt=attempt,
         )
         try:
             return await self._boundary.apply(asked_effect)

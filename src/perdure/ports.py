@@ -27,6 +27,15 @@ Secrets: TypeAlias = Callable[[str], str]
 """Returns the secret of a name."""
 
 
+class Created(Protocol):
+    """Of a run, when it was created, in wall seconds, UTC."""
+
+    @property
+    def created_at(self) -> float:
+        """When it was created."""
+        ...
+
+
 class Store(JournalStore, Receipts, Protocol):
     """The port through which a run keeps what it records and what it did to the world."""
 
@@ -40,6 +49,10 @@ class Store(JournalStore, Receipts, Protocol):
         If it raises: `LeaseLost` when the fence no longer holds, or a `StorageError`; nothing was
         written.
         """
+        ...
+
+    async def read_run(self, run_id: str) -> Created | None:
+        """Return a run, or None when there is none of that id."""
         ...
 
 

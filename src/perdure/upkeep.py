@@ -67,11 +67,12 @@ class Upkeep(ABC):
 
         return encode_archive(await export_run(self.store, run_id))
 
-    async def import_run(self, data: bytes) -> RunRow:
+    async def import_run(self, data: bytes, *, go_on: bool = False) -> RunRow:
         """Write a run that was exported, with its records and its receipts; return it.
 
-        A run that has ended is what it was. One that waited for a worker waits for a person here,
-        as `needs_attention`, because it may go on where it came from; what was in flight is
+        A run that has ended is what it was; with `go_on`, one that was cancelled before it was
+        exported can be resumed here. One that waited for a worker waits for a person here, as
+        `needs_attention`, because it may have gone on where it came from; what was in flight is
         ambiguous. A run that is here already, just as it was exported, is returned as it stands.
 
         Durable when it returns: the run, fsynced.
@@ -81,7 +82,7 @@ class Upkeep(ABC):
         """
         from perdure.engine.archive import decode_archive, take_in
 
-        await take_in(self.store, coming := decode_archive(data))
+        await take_in(self.store, coming := decode_archive(data), go_on=go_on)
         return await self.find(coming.run.run_id)
 
     async def erase(self, run_id: str, *, by: str, why: str, rewrite: bool = False) -> RunRow:

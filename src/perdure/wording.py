@@ -10,7 +10,8 @@ def text_of(error: BaseException) -> str:
     """Return what an exception says, as Unicode text that can be stored; it never raises."""
     try:
         return printable(str(error))
-    except Exception as broken:  # noqa: BLE001 - an error that cannot say what it is, is still one
+    # An error that cannot say what it is, is still one, whatever it raises instead.
+    except (Exception, SystemExit, GeneratorExit) as broken:  # noqa: BLE001
         return f"it has no message: its __str__ raises {type(broken).__name__}"
 
 

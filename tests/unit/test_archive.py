@@ -180,7 +180,7 @@ def test_a_run_that_waited_goes_on_where_a_person_lets_it_and_repeats_nothing(
         async with target.app as app:
             row = await app.import_run(data)
             assert row.state is RunState.NEEDS_ATTENTION
-            with pytest.raises(RunNeedsAttention, match="cancel it there") as parked:
+            with pytest.raises(RunNeedsAttention, match="cancel it there first") as parked:
                 await app.handle(RUN).result()
             assert parked.value.code == "Imported"
             # The same file again, and what it was made of in its own store, change nothing.
@@ -193,6 +193,44 @@ def test_a_run_that_waited_goes_on_where_a_person_lets_it_and_repeats_nothing(
                 await app.import_run(data)
         async with source.app.connect() as app:
             assert (await app.import_run(data)).state is RunState.PENDING
+
+    run(main())
+
+
+def test_a_run_is_moved_by_cancelling_it_first(tmp_path: Path, there: Path) -> None:
+    async def main() -> None:
+        source = Shop(tmp_path)
+        await source.play("wait")
+        async with source.app.connect() as app:
+            assert (await app.cancel(RUN)).state is RunState.CANCELLED
+        data = await exported(tmp_path)
+        target = Shop(there)
+        async with target.app as app:
+            row = await app.import_run(data, go_on=True)
+            assert (row.state, row.problem and row.problem.code) == ("needs_attention", "Imported")
+            assert (await app.resume(RUN)).state is RunState.PENDING
+            assert await in_time(target.clock, app.handle(RUN).result()) == [7, 8]
+        assert (source.sent, target.sent) == ([7], [8])
+
+    run(main())
+
+
+def test_a_run_that_goes_while_it_is_exported_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        shop = Shop(tmp_path)
+        await shop.play("talk")
+        later = Shop(tmp_path)
+        later.clock.advance(60)
+        async with shop.app.connect() as app, later.app.connect() as other:
+            listing = app.store.list_attempts
+
+            async def forgotten_meanwhile(run_id: str) -> Any:
+                await other.collect(Retention(runs_days=0))
+                return await listing(run_id)
+
+            app.store.list_attempts = forgotten_meanwhile
+            with pytest.raises(RunConflict, match="changed while it was read"):
+                await app.export(RUN)
 
     run(main())
 

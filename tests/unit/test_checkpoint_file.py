@@ -398,3 +398,11 @@ def test_importing_perdure_loads_nothing_of_checkpoints() -> None:
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["c.json.new", "c.json.lock", "c\x00.json"])
+def test_a_path_that_another_file_of_checkpoints_writes_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(InvalidOptions, match="cannot be kept in"):
+        FileStore(tmp_path / name)

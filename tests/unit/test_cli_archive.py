@@ -60,7 +60,8 @@ def test_a_run_goes_through_a_pipe_and_says_what_lets_it_go_on(
     monkeypatch.setattr(sys, "stdin", Stream(data))
     assert main(["import", "-", *TARGET]) == 0
     assert (
-        f"then `perdure resume {RUN} --url sqlite:///there.db` lets it" in capsys.readouterr().out
+        f"`perdure resume {RUN} --url sqlite:///there.db` is for one that nothing there"
+        in capsys.readouterr().out
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from base64 import b64encode
@@ -198,8 +199,7 @@ def test_a_store_is_encrypted_and_its_key_changed(typed: Typed, tmp_path: Path) 
 def test_what_is_left_is_told_and_makes_the_exit_code_1(typed: Typed, tmp_path: Path) -> None:
     run(once(_app(tmp_path), "work"))
     sql(tmp_path, "UPDATE runs SET output = CAST('forged' AS BLOB)")
-    keys = {name: b64encode(key).decode() for name, key in KEYS.items()}
-    Path(FILE).write_text(json.dumps({"current": "b", "keys": keys}))
+    _key_file("b", "a")
     code, out, _ = typed("reencrypt", "--key-file", FILE)
     assert (code, "the output of run run-1 is not encrypted" in out) == (1, True)
     assert "1 runs, 0 records" in out.splitlines()[-1]
@@ -208,8 +208,78 @@ def test_what_is_left_is_told_and_makes_the_exit_code_1(typed: Typed, tmp_path: 
     assert (code, "the output of run run-1 is not encrypted" in err) == (4, True)
 
 
-def _app(folder: Path) -> Any:
-    app = app_on(folder, encryption=keyring("a"))
+def test_a_live_worker_with_another_key_keeps_that_one_from_being_called_unneeded(
+    typed: Typed, tmp_path: Path
+) -> None:
+    _key_file("a")
+    live = _app(tmp_path, keyring("a"))
+
+    async def beside() -> None:
+        async with live:
+            await (await live.start("work", run_id="run-1")).result()
+            _key_file("b", "a")
+            ((holder,),) = sql(tmp_path, "SELECT holder FROM workers WHERE gone = 0")
+            code, out, _ = await asyncio.to_thread(typed, "reencrypt", "--key-file", FILE)
+            assert (code, "no other key" in out) == (1, False)
+            assert f"1 worker is alive ({holder}) and may still write with another key" in out
+            assert f"run `perdure reencrypt --key-file {FILE}` again" in out
+            done = await asyncio.to_thread(typed.document, "reencrypt", "--key-file", FILE)
+            assert (done["alive"], sum(done["left"].values())) == ([holder], 0)
+            await (await live.start("work", run_id="run-2")).result()
+
+    run(beside())
+    # What it wrote behind that is not lost: the store asks for its key.
+    _key_file("b")
+    code, _, err = typed("show", "run-2", "--key-file", FILE)
+    assert (code, "holds what is encrypted with 'a'" in err) == (2, True)
+    _key_file("b", "a")
+    code, out, _ = typed("reencrypt", "--key-file", FILE)
+    assert (code, out.splitlines()[-2]) == (
+        0,
+        "everything is encrypted with it, and no other key is needed",
+    )
+    _key_file("b")
+    assert typed("show", "run-2", "--key-file", FILE)[0] == 0
+
+
+def test_beside_workers_that_all_have_the_new_key_the_other_one_is_called_unneeded(
+    typed: Typed, tmp_path: Path
+) -> None:
+    run(once(_app(tmp_path), "work"))
+    _key_file("b", "a")
+
+    async def beside() -> None:
+        async with _app(tmp_path, Keyring.read(FILE)):
+            words = ("reencrypt", "--key-file", FILE, "--beside-workers")
+            code, out, _ = await asyncio.to_thread(typed, *words)
+            assert (code, "no other key is needed" in out) == (0, True)
+
+    run(beside())
+    assert sql(tmp_path, "SELECT key_id FROM keys") == [("b",)]
+
+
+def test_doctor_counts_what_the_only_key_cannot_read(typed: Typed, tmp_path: Path) -> None:
+    fill(tmp_path, keyring("a"))
+    fill(tmp_path, keyring("b", only=False), "run-2")
+    sql(tmp_path, "DELETE FROM keys WHERE key_id = 'a'")
+    _key_file("b", "a")
+    assert typed.document("doctor", "--key-file", FILE)["findings"] == []
+    _key_file("b")
+    found = typed.document("doctor", "--key-file", FILE)
+    (finding,) = found["findings"]
+    assert (found["well"], finding["code"]) == (False, "locked")
+    assert finding["message"].startswith("1 runs, 1 records, 1 receipts hold what is not")
+    code, out, _ = typed("doctor", "--key-file", FILE)
+    assert (code, "is well" in out, f"`perdure reencrypt --key-file {FILE}`" in out) == (1, 0, 1)
+
+
+def _key_file(current: str, *others: str) -> None:
+    keys = {name: b64encode(KEYS[name]).decode() for name in (current, *others)}
+    Path(FILE).write_text(json.dumps({"current": current, "keys": keys}))
+
+
+def _app(folder: Path, encryption: Keyring | None = None) -> Any:
+    app = app_on(folder, encryption=encryption or keyring("a"))
 
     @app.run(version=1)
     async def work(context: Any) -> str:

@@ -60,6 +60,9 @@ def _make_database() -> None:
     ("line", "code", "message"),
     [
         ("frob", 2, "invalid choice: 'frob'"),
+        ("runs --frob", 2, "unrecognized arguments: --frob; see perdure runs --help"),
+        ("effects show x --frob", 2, "arguments: --frob; see perdure effects show --help"),
+        ("--frob runs", 2, "unrecognized arguments: --frob; see perdure --help"),
         ("runs --limit 0", 2, "'0' is not a number above 0"),
         ("runs --state odd", 2, "invalid choice: 'odd'"),
         ("worker cli_shop:app --lease-seconds inf", 2, "'inf' is not a number above 0"),

@@ -90,6 +90,8 @@ async def odd(context: Context, value: Odd) -> Any: return repr(value)
 async def absent(context: Context, value: "Absent") -> Any: return repr(value)
 @app.run(version=1)
 async def bare(context, value): return repr(value)
+@app.run(version=1)
+async def optional(context: Context, value: Order = Order("A-7")) -> Any: return repr(value)
 
 @effect(target="bank")
 async def charge(order: Order) -> Invoice:
@@ -201,6 +203,15 @@ def test_what_the_function_does_not_take_is_refused(
     assert typed("runs", "--app", "typed_shop:app")[1] == "no runs\n"
 
 
+def test_an_input_that_is_not_typed_is_the_default_of_its_parameter(typed: Typed) -> None:
+    assert typed("start", "typed_shop:app", "optional", "--id", "one")[0] == 0
+    assert typed("start", "typed_shop:app", "optional", '{"id": "A-7"}', "--id", "one")[0] == 0
+    assert result() == "Order(id='A-7', lines=[])"
+    code, out, err = typed("start", "typed_shop:app", "bare", "--id", "two")
+    assert (code, out) == (2, "")
+    assert err == "perdure: bare takes an input: type it as JSON, such as null\n"
+
+
 @pytest.mark.parametrize(
     ("which", "wrong", "said", "right", "got"),
     [
@@ -232,6 +243,10 @@ def test_without_the_app_an_answer_is_taken_as_it_is(typed: Typed) -> None:
         result()
     url = ("--url", "sqlite:///runs.db")
     (receipt,) = json.loads(typed("effects", *url, "--json")[1])["receipts"]
+    hint = "with --app MODULE:APP instead, JSON is compared with what the function returns"
+    assert hint in typed("effects", "show", receipt["operation_key"], *url)[1]
+    app = ("--app", "typed_shop:app")
+    assert hint not in typed("effects", "show", receipt["operation_key"], *app)[1]
     settle = ("effects", "settle", receipt["operation_key"], "--why", "x", "--expect-version", "2")
     assert typed(*settle, *url, "--landed", '"r-1"')[0] == 0
     assert result() == "'r-1'"

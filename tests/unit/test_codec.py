@@ -105,6 +105,21 @@ def test_a_fixed_offset_of_another_library_comes_back_as_the_same_offset() -> No
     assert again.utcoffset() == timedelta(hours=2)
 
 
+class Summery(tzinfo):
+    """Names the offset of its winter where it is asked for none."""
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        return timedelta(hours=2 if dt is not None and 4 <= dt.month < 10 else 1)
+
+    def dst(self, dt: datetime | None) -> timedelta | None:
+        return None
+
+
+class Thoughtless(Summery):
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        return timedelta(hours=2 if 4 <= dt.month < 10 else 1)  # type: ignore[union-attr]
+
+
 class Moon(tzinfo):
     def utcoffset(self, dt: datetime | None) -> timedelta | None:
         return None if dt is None else timedelta(hours=1)
@@ -118,6 +133,9 @@ class Moon(tzinfo):
         (Point, "result is a type, which cannot be stored"),
         ([Moon()], r"result\[0\] is a .*Moon, which cannot"),
         (datetime(2026, 1, 1, tzinfo=Moon()), r"has a zone of the type .*Moon.*zoneinfo"),
+        (datetime(2026, 7, 1, tzinfo=Summery()), r"has a zone of the type .*Summery.*zoneinfo"),
+        (datetime(2026, 1, 1, tzinfo=Summery()), r"has a zone of the type .*Summery.*zoneinfo"),
+        (datetime(2026, 1, 1, tzinfo=Thoughtless()), r"has a zone of the type .*Thoughtless"),
         ({(Colour.RED,): 1}, r"result\[\(<Colour.RED: 'red'>,\)\] \(the key\)\[0\] is a .*Colour"),
     ],
 )

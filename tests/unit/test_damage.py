@@ -48,3 +48,16 @@ def test_documents_whose_pieces_were_mixed_up_are_refused(tmp_path: Path, damage
                 await app.handle("a").result()
 
     run(main())
+
+
+def test_a_result_that_is_gone_is_damage(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared_runs(tmp_path) as app:
+            await (await app.start("echo", ["a"], run_id="a")).result()
+        with sqlite3.connect(tmp_path / "runs.db") as connection:
+            connection.execute("UPDATE runs SET output = NULL")
+        async with shared_runs(tmp_path) as app:
+            with pytest.raises(StorageCorrupt, match="what run a came to is gone"):
+                await app.handle("a").result()
+
+    run(main())

@@ -248,10 +248,16 @@ def test_mistakes_of_a_first_day_say_what_to_write(tmp_path: Path) -> None:
     async def needs(context: Context, value: int) -> int:
         return value
 
+    @app.run(version=1)
+    async def optional(context: Context, value: int = 3) -> int:
+        return value
+
     async def main() -> int:
         async with app:
             with pytest.raises(InvalidPayload, match="takes an input"):
                 await app.start("needs")
+            assert await (await app.start(optional)).result() == 3
+            assert await (await app.start(optional, 4)).result() == 4
             with pytest.raises(InvalidPayload, match="and no input"):
                 await app.start("work", 1)
             return await (await app.start(work)).result()

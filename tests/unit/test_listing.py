@@ -225,7 +225,7 @@ def test_a_check_goes_on_past_a_run_that_cannot_be_read(
     assert "has the pieces of another one" in a["reason"]
     main(["check", "listing_shop:app"])
     assert capsys.readouterr().out.endswith(
-        "1 match, 0 match and would go on, 0 differ, 0 are not served, 1 cannot be read\n"
+        "1 matches, 0 match and would go on, 0 differ, 0 are not served, 1 cannot be read\n"
     )
     sql(tmp_path, "UPDATE runs SET state = 'needs_attention' WHERE run_id = 'a'")
     assert main(["check", "listing_shop:app"]) == 1

@@ -42,6 +42,11 @@ def caused() -> Exception:
         return error
 
 
+class QuitterError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
 FAILURES: dict[str, tuple[Callable[[], Exception], str, str]] = {
     "builtin": (lambda: ValueError("no"), "ValueError", "no"),
     "keyword-only": (lambda: KeywordError(reason="x"), "KeywordError", "because of x"),
@@ -57,6 +62,8 @@ FAILURES: dict[str, tuple[Callable[[], Exception], str, str]] = {
         "SilentError",
         "it has no message: its __str__ raises RuntimeError",
     ),
+    "quitter": (QuitterError, "QuitterError", "it has no message: its __str__ raises SystemExit"),
+    "odd-module": (type("E", (Exception,), {"__module__": "\ud800"}), "E", ""),
     "odd-name": (type("Größe", (Exception,), {}), "Gr__e", ""),
     "operation": (
         lambda: OperationFailed("k", code="Code", message="m", data={"a": 1}, retryable=True),

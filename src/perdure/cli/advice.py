@@ -20,7 +20,7 @@ def way_on(row: RunRow, receipts: Iterable[Receipt], place: str) -> str:
         return settling(awaited, place)
     mended = f"`perdure resume {row.run_id}{place}` once its cause is mended"
     if row.state is RunState.FAILED:
-        return mended
+        return f"{mended}; where that is its input, which stays as it is, start one of another id"
     return f"{mended}, or `perdure cancel {row.run_id}{place}` to end it"
 
 

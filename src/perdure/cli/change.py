@@ -1,75 +1,131 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
+import msgspec
+
+from perdure.app import App
 from perdure.cli.advice import settling, unsettled
 from perdure.cli.dossier import commands, told
-from perdure.cli.exits import Exit
+from perdure.cli.exits import Exit, exit_of
 from perdure.cli.receipt import next_of, read_receipts
-from perdure.cli.runs import describe, say
+from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
 from perdure.effects.receipt import Receipt
 from perdure.engine.store import RunRow, RunState
+from perdure.errors import PerdureError
 
 _RESUMABLE: Final = {RunState.NEEDS_ATTENTION, RunState.FAILED}
 
 
+class Changed(msgspec.Struct, frozen=True):
+    """What became of a run that was to be changed, as a document and as lines of text."""
+
+    document: dict[str, Any]
+    lines: Sequence[str]
+    code: Exit = Exit.OK
+
+
 async def cancel(options: argparse.Namespace, screen: Screen) -> Exit:
-    """Cancel a run, or ask the worker that executes it to."""
+    """Cancel runs, or ask the workers that execute them to."""
     async with looked_into(options) as app:
-        before = await app.find(options.run_id)
-        await app.handle(options.run_id).cancel()
-        row = await app.find(options.run_id)
-    match row.state:
-        case RunState.CANCELLED if not before.state.ended:
-            return say(screen, row, "is cancelled")
-        case RunState.RUNNING:
-            return say(screen, row, "is running; its worker has been asked to cancel it")
-        case _:
-            return say(screen, row, f"is {row.state} already; nothing was done", Exit.NOT_WELL)
+        return await _each(options.run_ids, lambda run_id: _cancel(app, run_id), screen)
 
 
 async def resume(options: argparse.Namespace, screen: Screen) -> Exit:
-    """Make a run that failed or needs attention wait for a worker again.
+    """Make runs that failed or need attention wait for a worker again.
 
     One that waits for an effect to be settled would only be parked again, and stays as it is.
     """
     async with looked_into(options) as app:
-        before = await app.find(options.run_id)
-        awaited = unsettled(before, await read_receipts(app, options.run_id))
-        row = before
-        if awaited and not options.anyway:
-            return _say_awaited(row, awaited, screen)
-        if before.state in _RESUMABLE and before.tombstone is None:
-            row = await app.resume(options.run_id)
+        return await _each(
+            options.run_ids,
+            lambda run_id: _resume(app, run_id, screen.place, anyway=options.anyway),
+            screen,
+        )
+
+
+async def _each(
+    run_ids: Sequence[str], change: Callable[[str], Awaitable[Changed]], screen: Screen
+) -> Exit:
+    """Change every run, whatever becomes of the others; return the first code that is not OK."""
+    run_ids = [*dict.fromkeys(run_ids)]
+    if len(run_ids) == 1:
+        changed = await change(run_ids[0])
+        screen.document(changed.document)
+        screen.line("\n".join(changed.lines))
+        return changed.code
+    codes, documents = list[Exit](), list[dict[str, Any]]()
+    for run_id in run_ids:
+        try:
+            changed = await change(run_id)
+        except PerdureError as error:
+            code = exit_of(error)
+            documents.append({"run_id": run_id, "error": screen.object_to(error, code)})
+        else:
+            code = changed.code
+            documents.append(changed.document)
+            screen.line("\n".join(changed.lines))
+        codes.append(code)
+    screen.document({"runs": documents})
+    left = [run_id for run_id, code in zip(run_ids, codes, strict=True) if code is not Exit.OK]
+    if left:
+        screen.note(f"{len(left)} of {len(run_ids)} were left as they were: {', '.join(left)}")
+    return next((code for code in codes if code is not Exit.OK), Exit.OK)
+
+
+async def _cancel(app: App, run_id: str) -> Changed:
+    before = await app.find(run_id)
+    await app.handle(run_id).cancel()
+    row = await app.find(run_id)
+    match row.state:
+        case RunState.CANCELLED if not before.state.ended:
+            return _changed(row, "is cancelled")
+        case RunState.RUNNING:
+            return _changed(row, "is running; its worker has been asked to cancel it")
+        case _:
+            return _changed(row, f"is {row.state} already; nothing was done", Exit.NOT_WELL)
+
+
+async def _resume(app: App, run_id: str, place: str, *, anyway: bool) -> Changed:
+    before = await app.find(run_id)
+    awaited = unsettled(before, await read_receipts(app, run_id))
+    row = before
+    if awaited and not anyway:
+        return _awaiting(row, awaited, place)
+    if before.state in _RESUMABLE and before.tombstone is None:
+        row = await app.resume(run_id)
     if row != before and awaited:
         again = "parked again if nobody knows of its effect by then"
-        way = settling(awaited, screen.place)
-        return say(screen, row, f"is {row.state}, and {again}: it waits for {way}")
+        way = settling(awaited, place)
+        return _changed(row, f"is {row.state}, and {again}: it waits for {way}")
     if row != before:
-        return say(screen, row, f"is {row.state} and goes on when a worker serves it")
+        return _changed(row, f"is {row.state} and goes on when a worker serves it")
     erased = "" if row.tombstone is None else ", was erased"
     why = {
         RunState.RUNNING: "is running already",
         RunState.PENDING: "waits for a worker already",
     }.get(row.state, f"is {row.state}{erased} and never goes on")
-    return say(screen, row, f"{why}; nothing was done", Exit.NOT_WELL)
+    return _changed(row, f"{why}; nothing was done", Exit.NOT_WELL)
 
 
-def _say_awaited(row: RunRow, awaited: Sequence[Receipt], screen: Screen) -> Exit:
-    """Say how to settle the effects that a run waits for."""
-    typed = [command for receipt in awaited for command in commands(receipt, screen.place)]
-    screen.document({**describe(row), "commands": typed})
+def _changed(row: RunRow, what: str, code: Exit = Exit.OK) -> Changed:
+    return Changed(describe(row), [f"run {row.run_id} {what}"], code)
+
+
+def _awaiting(row: RunRow, awaited: Sequence[Receipt], place: str) -> Changed:
+    """Return how to settle the effects that a run waits for."""
+    typed = [command for receipt in awaited for command in commands(receipt, place)]
     why = "nobody knows whether an effect of it was applied; nothing was done"
-    screen.line(f"run {row.run_id} stays {row.state.value}: {why}")
+    lines = [f"run {row.run_id} stays {row.state.value}: {why}"]
     for receipt in awaited:
         asked = next_of(receipt)
         by_itself = "" if asked in {"a person", "exhausted"} else f", which is {asked} anyway"
-        screen.line(f"look at {receipt.target!r}{by_itself}, and type one of these")
-        screen.line("\n".join(told(receipt, screen.place)))
-    again = f"perdure resume {row.run_id}{screen.place} --anyway"
-    screen.line(f"`{again}` executes it all the same, for code that takes another turn now")
-    return Exit.NOT_WELL
+        lines.append(f"look at {receipt.target!r}{by_itself}, and type one of these")
+        lines += told(receipt, place)
+    again = f"perdure resume {row.run_id}{place} --anyway"
+    lines.append(f"`{again}` executes it all the same, for code that takes another turn now")
+    return Changed({**describe(row), "commands": typed}, lines, Exit.NOT_WELL)

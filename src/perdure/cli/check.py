@@ -11,6 +11,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet
 from perdure.cli.target import load_app, naming_the_database
+from perdure.cli.words import number_of
 from perdure.engine.rehearsal import Rehearsed, Verdict, unreadable
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import InputDigestMismatch, KeyUnavailable, StorageCorrupt, StorageMissing
@@ -79,8 +80,14 @@ def _report(found: list[Rehearsed], screen: Screen, *, everything: bool) -> None
         screen.show(Sheet("", _COLUMNS, map(_cells, shown)))
     counts = Counter(one.verdict for one in found)
     told = (verdict for verdict in Verdict if counts[verdict] or verdict is not Verdict.UNREADABLE)
-    said = ", ".join(f"{counts[verdict]} {_WORDS[verdict]}" for verdict in told)
-    screen.line(f"{len(found)} runs: {said}")
+    said = ", ".join(
+        f"{counts[verdict]} {_WORDS[verdict][counts[verdict] != 1]}" for verdict in told
+    )
+    screen.line(f"{number_of(len(found), 'run')}: {said}")
+    over = sum(_is_bad(one) and one.ended for one in found)
+    if over:
+        which = "1 that differs is" if over == 1 else f"{over} that differ are"
+        screen.line(f"{which} over and need not go on; --open leaves out what is over")
 
 
 def _cells(one: Rehearsed) -> tuple[str, ...]:
@@ -90,9 +97,10 @@ def _cells(one: Rehearsed) -> tuple[str, ...]:
 
 
 _WORDS: Final = {
-    Verdict.MATCHES: "match",
-    Verdict.GOES_ON: "match and would go on",
-    Verdict.DIFFERS: "differ",
-    Verdict.UNSERVED: "are not served",
-    Verdict.UNREADABLE: "cannot be read",
+    Verdict.MATCHES: ("matches", "match"),
+    Verdict.GOES_ON: ("matches and would go on", "match and would go on"),
+    Verdict.DIFFERS: ("differs", "differ"),
+    Verdict.UNSERVED: ("is not served", "are not served"),
+    Verdict.UNREADABLE: ("cannot be read", "cannot be read"),
 }
+"""What is said of one run and of several."""

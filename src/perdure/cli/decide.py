@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
 
 from perdure import ReceiptStore
 from perdure.app import App
 from perdure.cli.exits import Exit
-from perdure.cli.receipt import describe_receipt, find_receipt
+from perdure.cli.receipt import describe_receipt, find_receipt, is_call
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into, receipts_of
@@ -15,9 +14,6 @@ from perdure.effects.answer import Decision, Landed, NeverWill, SendAgain
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import CommandError
-
-_CALL: Final = "call"
-"""The step of what `context.call` performs, which stands last in its name."""
 
 
 async def settle(options: argparse.Namespace, screen: Screen) -> Exit:
@@ -78,8 +74,7 @@ def _checked(app: App, store: ReceiptStore, receipt: Receipt, said: Landed) -> L
 
     Raises `InvalidPayload` for what that could never return.
     """
-    by_call = receipt.idempotency_key.rpartition(".")[2] == _CALL
-    if receipt.handler_id is None or not by_call:
+    if receipt.handler_id is None or not is_call(receipt):
         return said
     store.codec = app.engine.codec  # which knows their classes
     return Landed(app.engine.answer_from_json(receipt.handler_id, said.result))

@@ -17,6 +17,7 @@ from perdure.effects.receipt import Receipt
 from perdure.engine.store import RunRow, RunState, StoreReport, WorkerRow
 from perdure.errors import EffectAmbiguous
 
+_READS: Final = "`perdure check MODULE:APP` reads what the runs hold"
 _RUNS_LISTED: Final = 100
 _RECEIPTS_COUNTED: Final = 1000
 _WORKER_COLUMNS: Final = (
@@ -42,7 +43,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     `target` is the App and `place` the options that name the database in commands, as they were
     typed. `unserved` are waiting runs that no function of the App serves, or None when only a URL
-    was given, which tells nothing of functions. `ambiguous` are effects of which nobody knows.
+    was given, which tells nothing of functions. `ambiguous` are effects of which nobody knows,
+    `locked` so many values of each class that the keyring cannot read, and `blobs_missing` tells
+    whether there are values in a blob store that was not given.
     """
 
     url: str
@@ -54,6 +57,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     stuck: Sequence[RunRow]
     unserved: Sequence[RunRow] | None
     ambiguous: Sequence[Receipt]
+    locked: Mapping[str, int]
+    blobs_missing: bool
 
     @property
     def notes(self) -> list[Finding]:
@@ -81,17 +86,29 @@ async def doctor(options: argparse.Namespace, screen: Screen) -> Exit:
 async def _diagnose(app: App, target: str | None, place: str) -> Diagnosis:
     store = app.store
     state = RunState.NEEDS_ATTENTION
+    report = await store.examine()
+    legible = not report.faults  # a damaged file may end what reads all of it
     return Diagnosis(
         app.shown_url,
         target,
         place,
-        await store.examine(),
+        report,
         await store.count_runs(),
         await store.list_workers(),
         await store.list_runs(state=state, limit=_RUNS_LISTED),
         await store.unserved(app.functions) if target is not None else None,
         await _ambiguous(app),
+        await _locked(app) if legible else {},
+        legible and app.blobs is None and await store.holds_blobs(),
     )
+
+
+async def _locked(app: App) -> Mapping[str, int]:
+    """Count what the only key of a keyring cannot read; with several, the tables do not tell."""
+    keyring = app.encryption
+    if keyring is None or len(keyring.key_ids) > 1 or keyring.accept_plaintext:
+        return {}
+    return {name: count for name, count in (await app.store.count_stale()).items() if count}
 
 
 async def _ambiguous(app: App) -> Sequence[Receipt]:
@@ -103,6 +120,14 @@ async def _ambiguous(app: App) -> Sequence[Receipt]:
 def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     for fault in diagnosis.report.faults:
         yield Finding(fault.code, fault.message)
+    if diagnosis.locked:
+        counts = ", ".join(f"{count} {name}" for name, count in diagnosis.locked.items())
+        yield Finding(
+            "locked",
+            f"{counts} hold what is not encrypted with the one key that was given, and cannot be"
+            " read: add the keys that it was encrypted with to the keyring, and"
+            f" `perdure reencrypt{diagnosis.place}`",
+        )
     for row in diagnosis.stuck:
         yield _of_parked(row, diagnosis.place)
     for row in diagnosis.unserved or ():
@@ -126,6 +151,12 @@ def _notes(diagnosis: Diagnosis) -> Iterator[Finding]:
             "failed",
             f"{number_of(failed, 'run')} {verb} failed: `perdure runs --state failed{place}` lists"
             f" them, `perdure resume RUN{place}` lets one go on once its cause is mended",
+        )
+    if diagnosis.blobs_missing:
+        yield Finding(
+            "blobs",
+            "large values stand in a blob store that was not given, and runs that need them cannot"
+            " be read without it: name the App that has it with --app MODULE:APP",
         )
 
 
@@ -223,7 +254,11 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Any]:
         yield Text.assemble(("- ", "bold yellow"), plain(note.message))
     findings = diagnosis.findings
     if not findings:
-        yield Text("all else is well" if diagnosis.notes else "all is well", "bold green")
+        yield Text.assemble(
+            ("all else is well" if diagnosis.notes else "all is well", "bold green"),
+            ", as far as the tables tell; ",
+            plain(_READS),
+        )
     for finding in findings:
         yield Text.assemble(("! ", "bold red"), plain(abridged(finding.message)))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -9,7 +10,14 @@ import msgspec
 from perdure import ReceiptStore, SideEffectSupport
 from perdure.app import App
 from perdure.cli.place import placed
-from perdure.cli.receipt import describe_receipt, find_receipt, risk_of, since_of, what_of
+from perdure.cli.receipt import (
+    describe_receipt,
+    find_receipt,
+    is_call,
+    risk_of,
+    since_of,
+    what_of,
+)
 from perdure.cli.runs import describe
 from perdure.cli.sheet import plain
 from perdure.cli.words import abridged, instant, moment
@@ -137,7 +145,16 @@ def facts(dossier: Dossier, place: str) -> str:
 def told(receipt: Receipt, place: str) -> list[str]:
     """Return the commands that settle a receipt as lines that say what each means."""
     meanings = zip(commands(receipt, place), _SETTLING.values(), strict=True)
-    return [f"  {command}  # {meaning}" for command, meaning in meanings]
+    lines = [f"  {command}  # {meaning}" for command, meaning in meanings]
+    if is_call(receipt) and not _names_app(place):
+        lines.append(
+            "  # with --app MODULE:APP instead, JSON is compared with what the function returns"
+        )
+    return lines
+
+
+def _names_app(place: str) -> bool:
+    return "--app" in shlex.split(place)
 
 
 def decided(decision: DecisionRow) -> str:

@@ -15,8 +15,12 @@ from perdure.cli.target import looked_into, receipts_of
 from perdure.cli.typed import signed
 from perdure.cli.words import moment, number_of
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.errors import CommandError
+from perdure.errors import CommandError, StorageMissing
 
+_LEFT: Final = (
+    "is erased from the database, but large values stand in a blob store that was not given: erase"
+    " it again and name the App that has it, with --app MODULE:APP, to delete them as well"
+)
 _OPEN: Final = {ReceiptState.IN_FLIGHT, ReceiptState.AMBIGUOUS}
 
 
@@ -40,7 +44,13 @@ async def erase(options: argparse.Namespace, screen: Screen) -> Exit:
         )
         if before.state.ended and not options.yes and not _agreed(about, screen):
             return say(screen, before, "stays as it is; nothing was done", Exit.NOT_WELL)
-        row = await app.erase(options.run_id, by=by, why=why, rewrite=options.rewrite)
+        try:
+            row = await app.erase(options.run_id, by=by, why=why, rewrite=options.rewrite)
+        except StorageMissing:
+            row = await app.find(options.run_id)
+            if app.blobs is not None or row.tombstone is None:
+                raise
+            return say(screen, row, _LEFT, Exit.NOT_WELL)
     return say(screen, row, "is erased")
 
 

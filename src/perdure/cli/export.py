@@ -13,6 +13,7 @@ from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
 from perdure.cli.words import number_of
 from perdure.engine.archive import IMPORTED, decode_archive, encode_archive, export_run, take_in
+from perdure.engine.store import RunState
 from perdure.errors import CommandError
 
 _STDIN: Final = "-"
@@ -42,15 +43,21 @@ async def take(options: argparse.Namespace, screen: Screen) -> Exit:
     """Write an exported run to the store, unless that very run is there."""
     archive = decode_archive(_read(options.file))
     async with looked_into(options, create=True) as app:
-        imported = await take_in(app.store, archive)
+        imported = await take_in(app.store, archive, go_on=options.go_on)
         row = await app.find(archive.run.run_id)
     screen.document({**describe(row), "imported": imported})
     parked = row.problem is not None and row.problem.code == IMPORTED
     resume = f"`perdure resume {row.run_id}{screen.place}`"
     if not imported:
         what = "is here already, just as it was exported; nothing was done"
+    elif parked and archive.run.state is RunState.CANCELLED:
+        what = f"is imported: {resume} lets it go on here"
     elif parked:
-        what = f"is imported: cancel it where it came from, then {resume} lets it go on here"
+        what = (
+            "is imported, and may have gone on where it came from: to move a run, cancel it there,"
+            f" export it after that, and import it with --go-on; {resume} is for one that nothing"
+            " there executes any more"
+        )
     else:
         what = f"is imported: it is {row.state.value}"
     screen.line(f"run {row.run_id} {what}")

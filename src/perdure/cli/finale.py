@@ -12,6 +12,7 @@ from perdure.cli.receipt import receipts_sheet
 from perdure.cli.sheet import Column, Sheet, plain
 from perdure.cli.timeline import Timeline, attempts_sheet, operations_sheet
 from perdure.cli.timeline import document as document_of
+from perdure.cli.words import number_of
 
 if TYPE_CHECKING:
     from perdure.demo.plan import Plan
@@ -133,5 +134,6 @@ def _moral(finale: Finale) -> str:
         return f"All counts are right: nobody was killed, each thing happened once {took}."
     return (
         f"All counts are right. Killed {KILL_POINTS[finale.plan.kill_at]}, the turn was finished by"
-        f" another process: {verdict.replayed} operations came from the journal {took}."
+        f" another process: {number_of(verdict.replayed, 'operation')} came from the journal"
+        f" {took}."
     )

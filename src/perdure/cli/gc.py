@@ -10,6 +10,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
 from perdure.engine.retention import Expiry, Retention, collect
+from perdure.errors import CommandError
 
 CLASSES: Final = ("runs", "receipts", "tombstones", "audit", "workers")
 
@@ -24,22 +25,36 @@ async def gc(options: argparse.Namespace, screen: Screen) -> Exit:
     retention = Retention(**days)
     async with looked_into(options) as app:
         expiry = retention.at(app.store.clock.now())
+        missing = await _missing(app)
+        if missing and not options.dry_run:
+            raise CommandError(f"nothing was deleted, because {missing}")
         expired = await app.store.count_expired(expiry)
         gone: Mapping[str, int] = expired
         if not options.dry_run:
             gone = await _collect(app, expiry, sum(expired.values()), screen)
         advice = await _advice(app)
     counts = {name: gone.get(name, 0) for name in CLASSES}
+    advice = missing or advice
     screen.document({"dry_run": options.dry_run, "deleted": counts, "advice": advice})
     did = "would delete" if options.dry_run else "deleted"
     screen.line(f"{did} {', '.join(f'{counts[name]} {name}' for name in CLASSES)}")
     if advice:
         screen.line(advice)
-    return Exit.OK
+    return Exit.NOT_WELL if missing else Exit.OK
 
 
 def _days(typed: str) -> float | None:
     return None if typed == "forever" else float(typed)
+
+
+async def _missing(app: App) -> str:
+    """Say what has to be given to delete anything here, or nothing where all of it is."""
+    if app.blobs is not None or not await app.store.holds_blobs():
+        return ""
+    return (
+        "some of what is in this database stands in a blob store, which was not given and could"
+        " not be cleared of it: name the App that has it with --app MODULE:APP"
+    )
 
 
 async def _collect(app: App, expiry: Expiry, expected: int, screen: Screen) -> Mapping[str, int]:

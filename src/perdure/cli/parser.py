@@ -39,6 +39,13 @@ class Parser(argparse.ArgumentParser):
         """Raise `CommandError`; nothing is printed and the process goes on."""
         raise CommandError(f"{message}; see {self.prog} --help")
 
+    def parse_known_args(self, *args: Any, **named: Any) -> tuple[Any, list[str]]:
+        """Object to what is unknown in the name of the command that it was typed for."""
+        parsed, unknown = super().parse_known_args(*args, **named)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
 
 def build_parser() -> Parser:
     """Return the parser of the whole command line."""
@@ -65,20 +72,22 @@ def build_parser() -> Parser:
     )
     for name, what in (
         ("show", "show a run: its attempts and the timeline of its operations"),
-        ("cancel", "end a run; its worker is told, if one executes it"),
+        ("cancel", "end runs; a worker that executes one is told"),
         (
             "resume",
-            "let a run that failed or needs attention go on, after its cause was mended",
+            "let runs that failed or need attention go on, after their cause was mended",
         ),
     ):
         command = _add(commands, name, what, store=True)
-        command.add_argument("run_id", metavar="RUN", help="the run's id")
         if name == "show":
+            command.add_argument("run_id", metavar="RUN", help="the run's id")
             command.add_argument(
                 "--operation",
                 metavar="STEP/SEQ",
                 help="show this operation whole: what went in and what came of it",
             )
+        else:
+            command.add_argument("run_ids", metavar="RUN", nargs="+", help="the id of a run")
         if name == "resume":
             command.add_argument(
                 "--anyway",
@@ -121,6 +130,11 @@ def _add_archive(commands: Any) -> None:
     what = "write a run that was exported to the database, which is made if there is none"
     take = _add(commands, "import", what, store=True)
     take.add_argument("file", metavar="FILE", help="what export wrote; - reads stdin")
+    take.add_argument(
+        "--go-on",
+        action="store_true",
+        help="let `resume` take up a run that was cancelled before it was exported",
+    )
 
 
 def _add_demo(commands: Any) -> None:
@@ -213,7 +227,7 @@ def _add_check(commands: Any) -> None:
         help="at most N of each state (100)",
         metavar="N",
     )
-    check.add_argument("--open", action="store_true", help="only runs that are open")
+    check.add_argument("--open", action="store_true", help="open runs only, for deployments")
     check.add_argument("--all", action="store_true", help="list those that match, too")
 
 

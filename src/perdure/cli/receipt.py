@@ -20,6 +20,9 @@ STYLES: Final = {
 }
 """The colour of each state of a receipt."""
 
+_CALL: Final = "call"
+"""The step of what `context.call` performs, which stands last in its name."""
+
 _KEY_SHOWN: Final = 15
 _KEY_TYPED: Final = 8
 _MATCHES_TOLD: Final = 5
@@ -73,6 +76,12 @@ def describe_receipt(receipt: Receipt) -> dict[str, Any]:
     described.update({name: instant(described[name]) for name in times})
     payload = described.pop("payload")
     return {**described, "result": msgspec.Raw(payload) if payload else None}
+
+
+def is_call(receipt: Receipt) -> bool:
+    """Tell whether an effect is of a function of `context.call`, which may say what it returns."""
+    step = receipt.idempotency_key.rpartition(".")[2]
+    return receipt.handler_id is not None and step == _CALL
 
 
 def short_key(receipt: Receipt) -> str:

@@ -104,6 +104,14 @@ def state_of(row: RunRow) -> Any:
     return Text(word, STYLES[row.state])
 
 
+def problem_of(row: RunRow, place: str) -> str:
+    """Return what ended or parked a run; `place` names the database in commands."""
+    problem = row.problem
+    if problem is None:
+        return ""
+    return placed(f"{problem.type_name}: {abridged(problem.message)}", place)
+
+
 def took(row: RunRow) -> float | None:
     """Return for how many seconds a run has been going on in all, or None before or while."""
     if row.started_at is None or row.finished_at is None:
@@ -112,7 +120,6 @@ def took(row: RunRow) -> float | None:
 
 
 def _cells(row: RunRow, place: str) -> tuple[object, ...]:
-    problem = "" if row.problem is None else placed(abridged(row.problem.message), place)
     return (
         row.run_id,
         f"{row.function}@{row.version}",
@@ -120,5 +127,5 @@ def _cells(row: RunRow, place: str) -> tuple[object, ...]:
         row.generation,
         moment(row.created_at).rpartition(":")[0],
         duration(took(row)),
-        "; ".join(filter(None, (problem, _result(row)[1]))),
+        "; ".join(filter(None, (problem_of(row, place), _result(row)[1]))),
     )

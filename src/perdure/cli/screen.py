@@ -58,9 +58,13 @@ class Screen:
 
     def error(self, error: PerdureError, code: Exit) -> None:
         """Say why the command failed and what to do."""
+        self.document({"error": self.object_to(error, code)})
+
+    def object_to(self, error: PerdureError, code: Exit) -> dict[str, str | int]:
+        """Say what an error says, and return it as a part of a JSON document."""
         name, message = type(error).__name__, placed(str(error), self.place)
-        self.document({"error": {"code": name, "message": message, "exit_code": int(code)}})
         self.note(f"perdure: {message}")
+        return {"code": name, "message": message, "exit_code": int(code)}
 
     def close(self) -> None:
         """Say what is left out of the commands that were written, where that is a password."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import plain
+from perdure.cli.words import number_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,7 @@ _FORMS: Final = {
     "landed": "    asks the shop for {key}: it landed, {number} cents; nothing is sent again",
     "missed": "    asks the shop for {key}: not there; sent again once it cannot arrive any more",
     "killed": "  killed by signal {signal}",
-    "finished": "  finished: {number} operations were answered from the journal",
+    "finished": "  finished: {operations} came from the journal",
     "failed": "  {text}",
     "parked": "  nobody can tell: the run is parked, and waits for a person",
 }
@@ -125,4 +126,7 @@ def _told(report: Report) -> str:
     """Return what a report says as a line; empty for one that is shown otherwise or not at all."""
     form = _FORMS.get(report.what, "")
     key, number = report.text[:_KEY_SHOWN], report.number
-    return form.format(text=report.text, key=key, number=number, signal=-number)
+    operations = number_of(number, "operation")
+    return form.format(
+        text=report.text, key=key, number=number, signal=-number, operations=operations
+    )

@@ -3,13 +3,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from perdure import RunHandle
-from perdure.app import App
+from perdure.app import NOTHING, App
 from perdure.cli.advice import way_on
 from perdure.cli.exits import Exit, exit_of
 from perdure.cli.place import placed
@@ -25,20 +24,16 @@ from perdure.errors import RunCancelled, RunFailed, RunNeedsAttention
 async def start(options: argparse.Namespace, screen: Screen) -> Exit:
     """Start a run without executing it here; with --wait, wait for how it ends."""
     app = load_app(options.target)
-    given = {} if options.input is None else {"input": read_json(options.input, "input")}
+    given = NOTHING if options.input is None else read_json(options.input, "input")
     with naming_the_database(app):
         return await _start(app, given, options, screen)
 
 
-async def _start(
-    app: App, given: Mapping[str, Any], options: argparse.Namespace, screen: Screen
-) -> Exit:
+async def _start(app: App, given: Any, options: argparse.Namespace, screen: Screen) -> Exit:
     async with app.connect():
-        if "input" in given:
-            value = app.engine.input_from_json(options.function, options.version, given["input"])
-            given = {"input": value}
+        value = app.engine.input_from_json(options.function, options.version, given)
         handle = await app.start(
-            options.function, **given, run_id=options.run_id, version=options.version
+            options.function, value, run_id=options.run_id, version=options.version
         )
         if options.wait:
             return await _wait(app, handle, options.target, screen)

@@ -10,14 +10,13 @@ from perdure.app import App
 from perdure.cli.advice import way_on
 from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem, describe_operation, read_problem
-from perdure.cli.place import placed
 from perdure.cli.receipt import describe_receipt, read_receipts, receipts_sheet
-from perdure.cli.runs import describe, state_of, took
+from perdure.cli.runs import describe, problem_of, state_of, took
 from perdure.cli.sheet import Column, Sheet, plain, plain_lines
-from perdure.cli.words import SHA256_SHOWN, abridged, duration, instant, moment, shortened, size
+from perdure.cli.words import SHA256_SHOWN, duration, instant, moment, shortened, size
 from perdure.codec.readable import readable
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.engine.store import AttemptRow, OperationRow, RunProblem, RunRow, RunState
+from perdure.engine.store import AttemptRow, OperationRow, RunRow, RunState
 
 _VALUE_CHARACTERS: Final = 400
 _UNCOUNTED: Final = {None, "lost", "released"}
@@ -171,7 +170,7 @@ def headline(timeline: Timeline, place: str) -> Any:
         "took": duration(took(row)),
         "input": _value(timeline.input_json),
         "result": _value(row.output_json),
-        "problem": "" if problem is None else placed(_problem(problem), place),
+        "problem": problem_of(row, place),
         "waits": _what_is_awaited(timeline),
         "erased": _erasure(row, place),
         "goes on by": way_on(row, timeline.receipts, place),
@@ -183,10 +182,6 @@ def headline(timeline: Timeline, place: str) -> Any:
         lines = plain_lines(problem.traceback.rstrip()).replace("\n", "\n  ")
         text.append(f"\n\n  {lines}", "dim")
     return text
-
-
-def _problem(problem: RunProblem) -> str:
-    return f"{problem.type_name}: {abridged(problem.message)}"
 
 
 def _erasure(row: RunRow, place: str) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 import pathlib
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -13,6 +13,9 @@ from msgspec import UNSET, UnsetType
 
 Members: TypeAlias = Mapping[str, Any]
 """What a value without other values in it is written as, next to its tag."""
+
+
+_SEASONS: Final = (datetime(2026, 1, 1), datetime(2026, 7, 1))
 
 
 class Unstorable(Exception):
@@ -42,7 +45,7 @@ def _moment(value: datetime | time) -> Members:
         members["zone"] = zone.key
         value = value.replace(tzinfo=None)
     elif zone is not None:
-        offset = zone.utcoffset(None)
+        offset = _fixed_offset(zone, value)
         if offset is None:
             kind = f"{type(zone).__module__}.{type(zone).__qualname__}"
             raise Unstorable(f"has a zone of the type {kind}: give it a zoneinfo.ZoneInfo")
@@ -57,6 +60,20 @@ def _moment(value: datetime | time) -> Members:
     if value.fold:
         members["fold"] = value.fold
     return {"value": value.isoformat(), **members}
+
+
+def _fixed_offset(zone: tzinfo, value: datetime | time) -> timedelta | None:
+    """Return the offset of a zone that has one all the year round, or None.
+
+    A zone with summer time may name the offset of its winter, or fail, where it is asked for none.
+    """
+    if type(zone) is timezone:
+        return zone.utcoffset(None)
+    try:
+        offsets = {value.utcoffset(), *(zone.utcoffset(when) for when in (None, *_SEASONS))}
+    except Exception:  # noqa: BLE001 - whoever wrote the zone did not think of it
+        return None
+    return offsets.pop() if len(offsets) == 1 else None
 
 
 def _placed(value: Any, members: Members) -> Any:

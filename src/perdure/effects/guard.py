@@ -23,6 +23,7 @@ from perdure.errors import (
     EffectRejected,
     LeaseLost,
     PerdureError,
+    StorageCorrupt,
 )
 from perdure.observe import Observer
 from perdure.wording import text_of
@@ -39,9 +40,14 @@ class Applied(msgspec.Struct, frozen=True):
 
     @property
     def payload(self) -> bytes:
-        """The answer of the target, one JSON document."""
-        assert self.receipt.payload is not None
-        return self.receipt.payload
+        """The answer of the target, one JSON document; raises `StorageCorrupt` if it is gone."""
+        payload = self.receipt.payload
+        if payload is None:
+            raise StorageCorrupt(
+                f"what {self.receipt.operation_key} came to is gone from the database, which is"
+                " damaged; restore it from a backup"
+            )
+        return payload
 
 
 class Guard:
@@ -104,7 +110,10 @@ class Guard:
             case ReceiptState.FAILED:
                 if sent > 1:
                     await self._reconciler.repeat(receipt, sent)
-                return await self.ledger.claim(effect)
+                standing = await self.ledger.claim(effect)
+                if not standing.may_send:
+                    self._reconciler.refuse_spent(effect, standing.receipt)
+                return standing
             case ReceiptState.COMPLETED:
                 return Standing(receipt)
 

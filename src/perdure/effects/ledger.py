@@ -225,4 +225,5 @@ class Ledger:
             settle_seconds=policy.settle_seconds,
             resend_after=resend_after,
             handler_id=effect.handler_id,
+            most_attempts=effect.most_attempts,
         )

@@ -6,7 +6,7 @@ from typing import Final, assert_never
 
 from perdure.clock import Clock
 from perdure.effects.answer import Answer, Landed, Lookup, NeverWill, NotYet, Unknown
-from perdure.effects.effect import Effect, Encode
+from perdure.effects.effect import MOST_SENT, Effect, Encode
 from perdure.effects.foreign import Failed, call_foreign
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.ledger import Ledger, Standing
@@ -71,8 +71,13 @@ class Reconciler:
     async def repeat(self, receipt: Receipt, sent: int) -> None:
         """Wait longer before each repeat of what was ruled out; `EffectRejected` after too many."""
         if sent >= _MOST_RULED_OUT:
-            raise EffectRejected(f"{sent} attempts were not applied, the last: {receipt.problem}")
+            raise _given_up(receipt, sent)
         await self._clock.sleep(_pause_seconds(sent))
+
+    def refuse_spent(self, effect: Effect, receipt: Receipt) -> None:
+        """Raise `EffectRejected` if an effect was not applied by any attempt that it may have."""
+        if receipt.state is ReceiptState.FAILED and effect.is_spent(receipt):
+            raise _given_up(receipt, receipt.attempt)
 
     async def _pause(self, effect: Effect, receipt: Receipt, sent: int) -> None:
         """Wait longer before each repeat; raises `EffectAmbiguous` once there were too many."""
@@ -91,8 +96,7 @@ class Reconciler:
             case Landed() | NeverWill():
                 await self._settle(effect, receipt, answer)
             case NotYet() if end is not None and asked_at >= end:
-                why = "the target has not seen it, and it can no longer arrive"
-                await self._settle(effect, receipt, NeverWill(why))
+                await self._settle(effect, receipt, _never_came(receipt))
             case NotYet() if end is not None:
                 await self._end(effect, receipt, end)
             case NotYet() | Unknown():
@@ -136,8 +140,7 @@ class Reconciler:
                 f"the lookup of {receipt.operation_key}",
             )
         except BaseException:
-            with suppress(PerdureError):  # the right to ask ends by itself
-                await asyncio.shield(self._end(effect, receipt, asked_at))
+            await self._give_back(effect, receipt, asked_at)
             raise
         # A lookup that fails has said nothing.
         answer = Unknown(answer.why) if isinstance(answer, Failed) else answer
@@ -177,7 +180,13 @@ class Reconciler:
     ) -> Standing:
         end = receipt.resend_after
         if end is not None and asked_at >= end:
-            await self._pause(effect, receipt, sent)
+            if sent >= MOST_SENT or effect.is_spent(receipt):
+                return await self._settle(effect, receipt, _never_came(receipt))
+            try:
+                await self._pause(effect, receipt, sent)
+            except BaseException:
+                await self._give_back(effect, receipt, asked_at)
+                raise
             standing = await self._ledger.send_again(effect, receipt, unknown=False)
             settled = int(standing.may_send)
             self._observer.count("perdure_side_effect_reconciliation_succeeded_total", settled)
@@ -210,6 +219,11 @@ class Reconciler:
             await self._ledger.note(current)
         return current
 
+    async def _give_back(self, effect: Effect, receipt: Receipt, asked_at: float) -> None:
+        """Let others ask, as far as the store can be reached; the right ends by itself."""
+        with suppress(PerdureError):
+            await asyncio.shield(self._end(effect, receipt, asked_at))
+
     async def _end(
         self, effect: Effect, receipt: Receipt, ask_again_at: float, *, answered: bool = True
     ) -> Receipt:
@@ -227,6 +241,15 @@ def _pause_seconds(sent: int) -> float:
 
 def _unanswered_seconds(receipt: Receipt) -> float:
     return _UNANSWERED_SECONDS[min(receipt.lookups, len(_UNANSWERED_SECONDS) - 1)]
+
+
+def _never_came(receipt: Receipt) -> NeverWill:
+    why = "the target has not seen it, and it can no longer arrive"
+    return NeverWill(f"{why}: {receipt.problem}" if receipt.problem else why)
+
+
+def _given_up(receipt: Receipt, attempts: int) -> EffectRejected:
+    return EffectRejected(f"{attempts} attempts were not applied, the last: {receipt.problem}")
 
 
 def _unsaid(why: str) -> str:

@@ -21,7 +21,8 @@ class EffectClaim(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that is about to begin.
 
     `resend_after` is the wall time after which this attempt can no longer be applied: its deadline
-    and the `settle_seconds` of its target; None when it has no deadline.
+    and the `settle_seconds` of its target; None when it has no deadline. After `most_attempts` of
+    them only a person lets another one begin; None for any number.
     """
 
     operation_key: str
@@ -32,6 +33,11 @@ class EffectClaim(msgspec.Struct, frozen=True, kw_only=True):
     settle_seconds: float
     resend_after: float | None
     handler_id: str | None = None
+    most_attempts: int | None = None
+
+    def is_spent_by(self, receipt: Receipt) -> bool:
+        """Return whether there were as many attempts as there may be without a person's word."""
+        return self.most_attempts is not None and receipt.attempt >= self.most_attempts
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +101,9 @@ class Receipts(Protocol):
     async def claim_effect(self, claim: EffectClaim) -> tuple[Receipt, bool]:
         """Begin the first attempt of an effect, or another one after a refusal.
 
-        Returns the receipt and whether this caller may send. A claim whose caller is cancelled is
-        taken back before the cancellation goes on.
+        What has failed after as many attempts as there may be stays so, unless a person ruled out
+        the last one. Returns the receipt and whether this caller may send. A claim whose caller is
+        cancelled is taken back before the cancellation goes on.
         Durable when it returns: the receipt in flight, fsynced.
         If it raises: `LeaseLost` when the owner no longer owns its run, `EffectErased` for an
         effect whose receipt was erased, or a `StorageError`; nothing may be sent.

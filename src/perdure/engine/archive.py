@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
@@ -37,6 +38,11 @@ VERSION: Final = 2
 IMPORTED: Final = "Imported"
 """The problem of an imported run that waited for a worker where it came from."""
 
+_MAY_GO_ON: Final = (
+    "it waited for a worker in the store that it was exported from, and may have gone on there"
+    " since: to move a run, cancel it there first, export it after that, and import it to go on"
+)
+_GOES_ON_HERE: Final = "it was cancelled where it came from: resume it to let it go on here"
 _WORTH_SHARING_BYTES: Final = 64
 _MANY: Final = 1_000_000
 _SETTLED: Final = (ReceiptState.COMPLETED.value, ReceiptState.FAILED.value)
@@ -120,10 +126,30 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
         raise RunErased(run_id, by=run.tombstone.by, why=run.tombstone.why)
     if run.state is RunState.RUNNING:
         raise RunConflict(f"run {run_id} is being executed: export it when it has stopped")
+    try:
+        archive = await _read(store, run)
+    except (JournalError, UnknownRun) as error:
+        if await store.read_run(run_id) == run:
+            raise
+        raise _changed(run_id) from error
+    # All of this is read in many steps, and is one state only if nothing was written meanwhile.
+    now = (await store.read_run(run_id), await _receipts_of(store, run_id))
+    if now != (run, archive.receipts) or (
+        [*await store.list_checkpoints(run_id)] != archive.checkpoints
+    ):
+        raise _changed(run_id)
+    return archive
+
+
+def _changed(run_id: str) -> RunConflict:
+    return RunConflict(f"run {run_id} was changed while it was read: export it again")
+
+
+async def _read(store: RunStore, run: RunRow) -> RunArchive:
+    run_id = run.run_id
     journal = await store.read_journal(run_id)
     receipts = await _receipts_of(store, run_id)
-    checkpoints = [*await store.list_checkpoints(run_id)]
-    archive = RunArchive(
+    return RunArchive(
         run=run,
         input=await store.read_run_input(run_id),
         attempts=[*await store.list_attempts(run_id)],
@@ -138,25 +164,24 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
             for decision in await store.list_decisions(receipt.operation_key)
         ],
         buried=[*await store.list_buried(run_id)],
-        checkpoints=checkpoints,
+        checkpoints=[*await store.list_checkpoints(run_id)],
     )
-    # All of this is read in many steps, and is one state only if nothing was written meanwhile.
-    now = (await store.read_run(run_id), await _receipts_of(store, run_id))
-    if now != (run, receipts) or [*await store.list_checkpoints(run_id)] != checkpoints:
-        raise RunConflict(f"run {run_id} was changed while it was read: export it again")
-    return archive
 
 
-async def take_in(store: ArchiveStore, archive: RunArchive) -> bool:
+async def take_in(store: ArchiveStore, archive: RunArchive, *, go_on: bool = False) -> bool:
     """Write an archived run, as `arriving` has it; False where that very run is there already.
 
     Durable when it returns: the run, fsynced.
     If it raises: `RunConflict` for a run of its id that holds something else, or for a receipt that
-    is there as another one or was erased, `RunErased`, or a `StorageError`; nothing was written.
+    is there as another one or was erased, `RunErased`, `InvalidRecord`, or a `StorageError`;
+    nothing was written.
     """
-    coming = arriving(archive)
-    if await store.import_run(coming):
-        return True
+    coming = arriving(archive, go_on=go_on)
+    try:
+        if await store.import_run(coming):
+            return True
+    except (OverflowError, struct.error) as error:
+        raise InvalidRecord(f"{_DAMAGED}: it holds a number that no store would have") from error
     run_id = archive.run.run_id
     row = await store.read_run(run_id)
     if row is not None and row.state is not RunState.RUNNING:
@@ -169,20 +194,19 @@ async def take_in(store: ArchiveStore, archive: RunArchive) -> bool:
     )
 
 
-def arriving(archive: RunArchive) -> RunArchive:
+def arriving(archive: RunArchive, *, go_on: bool = False) -> RunArchive:
     """Return an archived run as it is imported.
 
-    One that waits for a worker waits for a person instead, because it may go on where it came from.
-    What was in flight there is ambiguous.
+    One that waits for a worker waits for a person instead, because it may go on where it came from,
+    or has since; with `go_on`, so does one that was cancelled there, and can be resumed here. What
+    was in flight there is ambiguous.
     """
     run = archive.run
-    if run.state is RunState.PENDING:
-        problem = RunProblem(
-            IMPORTED,
-            IMPORTED,
-            "it waited for a worker in the store that it was exported from, and may go on there:"
-            " cancel it there before it is resumed here",
-        )
+    said = {RunState.PENDING: _MAY_GO_ON}
+    if go_on:
+        said[RunState.CANCELLED] = _GOES_ON_HERE
+    if run.state in said:
+        problem = RunProblem(IMPORTED, IMPORTED, said[run.state])
         run = msgspec.structs.replace(run, state=RunState.NEEDS_ATTENTION, problem=problem)
     return msgspec.structs.replace(archive, run=run, receipts=[*map(_doubted, archive.receipts)])
 

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
+_GONE: Final = "{} is gone from the database, which is damaged; restore it from a backup"
 _UNREADABLE: Final = (KeyUnavailable, StorageCorrupt, StorageMissing)
 """What reading a result raises that is not there, or not for this process."""
 
@@ -185,13 +186,15 @@ class Engine:
             raise _erased(run_id, end.tombstone)
         match end.state:
             case RunState.COMPLETED:
-                assert end.output_json is not None
+                if end.output_json is None:
+                    raise StorageCorrupt(_GONE.format(f"what run {run_id} came to"))
                 return self._ports.codec.decode(end.output_json, what="result")
             case RunState.CANCELLED:
                 raise RunCancelled(run_id)
             case _:
-                assert end.problem is not None
                 problem = end.problem
+                if problem is None:
+                    raise StorageCorrupt(_GONE.format(f"why run {run_id} is {end.state.value}"))
                 if end.state is RunState.NEEDS_ATTENTION:
                     raise RunNeedsAttention(run_id, code=problem.code, message=problem.message)
                 raise RunFailed(

@@ -16,7 +16,7 @@ import msgspec
 from perdure.annotations import evaluated, meant, names_around, written
 from perdure.codec.hints import classes_in
 from perdure.codec.shapes import is_data, is_model
-from perdure.engine.registry import RunFunction
+from perdure.engine.registry import NOTHING, RunFunction
 from perdure.errors import InvalidPayload
 
 _JSON: Final[frozenset[Any]] = frozenset(
@@ -38,7 +38,14 @@ class Unfit(Exception):
 
 
 def given(registered: RunFunction, value: Any) -> Any:
-    """Return the JSON value that a run function is given as what it takes, or raise as below."""
+    """Return the JSON value that a run function is given as what it takes, or raise as below.
+
+    NOTHING stands for what was not typed, and stays that where nothing is needed.
+    """
+    if value is NOTHING:
+        if registered.takes_input and registered.default is NOTHING:
+            raise InvalidPayload(f"{registered.name} takes an input: type it as JSON, such as null")
+        return value
     if not registered.takes_input:
         return value
     function = registered.function

@@ -31,9 +31,15 @@ class RunFunction(msgspec.Struct, frozen=True):
     version: int
     function: Function
     takes_input: bool
+    default: Any = NOTHING
 
     def input_of(self, value: Any) -> Any:
-        """Return the input of a run of this function; raises `InvalidPayload`."""
+        """Return the input of a run of this function, by default its parameter's default.
+
+        Raises `InvalidPayload`.
+        """
+        if self.takes_input and value is NOTHING:
+            value = self.default
         if self.takes_input and value is NOTHING:
             raise InvalidPayload(f"{self.name} takes an input: pass it, None if that is it")
         if not self.takes_input and value is not NOTHING and value is not None:
@@ -75,7 +81,7 @@ class Registry:
             raise InvalidFunction(
                 f"{name}@{version} is registered already; raise its version, or give it a name"
             )
-        registered = RunFunction(name, version, function, _takes_input(function, name))
+        registered = RunFunction(name, version, function, *_input_taken(function, name))
         self._functions[name, version] = registered
         return registered
 
@@ -135,7 +141,8 @@ def _handler_of(function: Callable[..., Any]) -> str | None:
         return None
 
 
-def _takes_input(function: Function, name: str) -> bool:
+def _input_taken(function: Function, name: str) -> tuple[bool, Any]:
+    """Return whether a function takes an input, and the default of it or NOTHING."""
     if not inspect.iscoroutinefunction(function):
         raise InvalidFunction(f"run function {name!r} must be declared with async def")
     parameters = inspect.signature(function).parameters.values()
@@ -155,4 +162,6 @@ def _takes_input(function: Function, name: str) -> bool:
             f"run function {name!r} takes (context) or (context, input), not {len(needed)}"
             " parameters; put several values into one input object"
         )
-    return len(needed) == 2
+    if len(needed) == 1 or needed[1].default is inspect.Parameter.empty:
+        return len(needed) == 2, NOTHING
+    return True, needed[1].default

@@ -7,20 +7,24 @@ from typing import Final
 import msgspec
 
 from perdure.asked import Asked
+from perdure.asked_effect import key_of
 from perdure.declaration import EffectDeclaration
 from perdure.engine.execution import Execution
 from perdure.engine.registry import Registry
-from perdure.engine.store import ClaimedRun, RunEnd, RunRow, RunState, RunStore
+from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunRow, RunState, RunStore
 from perdure.engine.strays import Strays
 from perdure.errors import (
+    EffectConflict,
+    InvalidPayload,
+    KeyUnavailable,
     PerdureError,
     ReplayMismatch,
     RunStopped,
+    StorageCorrupt,
     UnaskedOperation,
     UnknownFunction,
 )
 from perdure.fence import Fence
-from perdure.ids import stable_key
 from perdure.journal.store import TimerRow
 from perdure.observe import Observer
 from perdure.perform import Performed, Performer
@@ -30,7 +34,13 @@ from perdure.retry import RetryPolicy
 _QUIET_TURNS: Final = 50
 """Of the loop, in which nothing was replayed any more."""
 
-_DISAGREEMENTS = frozenset({ReplayMismatch.__name__, UnaskedOperation.__name__})
+_DISAGREEMENTS: Final = frozenset(
+    kind.__name__ for kind in (EffectConflict, InvalidPayload, ReplayMismatch, UnaskedOperation)
+)
+"""What parks a run because code and journal disagree."""
+
+_ADVICE: Final = ". Deploy the code "
+"""What begins the advice of errors about runs that may go on."""
 
 
 class Verdict(enum.StrEnum):
@@ -88,7 +98,9 @@ class _Replayer(Performer):
         retry: RetryPolicy | None,
         effect: EffectDeclaration | None,
     ) -> Performed:
-        del handler, retry, effect
+        del handler, retry
+        if (begun := self._begun.get(asked.place)) and begun != key_of(asked.invocation, effect):
+            raise self._parked(asked, EffectConflict(begun, "here under another name or target"))
         raise await self._stop(asked)
 
     async def _begin_timer(self, asked: Asked, wake_at: float) -> TimerRow:
@@ -98,12 +110,6 @@ class _Replayer(Performer):
     async def _wait(self, asked: Asked, wake_at: float) -> None:
         del wake_at
         raise await self._stop(asked)
-
-    async def unfinished(self) -> PerdureError | None:
-        """Return an error that names what was recorded and not asked for, or None."""
-        places = self._replay.unasked()
-        keys = [stable_key(self.fence.run_id, *place) for place in sorted(places)]
-        return UnaskedOperation(self.fence.run_id, keys) if keys else None
 
     async def _stop(self, asked: Asked) -> RunStopped:
         if self.frontier is None:
@@ -160,18 +166,39 @@ def _at_frontier(row: RunRow, frontier: str, left: PerdureError | None) -> tuple
 def _judge(
     row: RunRow, end: RunEnd | None, performer: _Replayer, left: PerdureError | None
 ) -> tuple[Verdict, str]:
-    problem = None if end is None else end.problem
-    if problem is not None and problem.code in _DISAGREEMENTS:
-        return Verdict.DIFFERS, problem.message
+    if end is not None and end.state is RunState.NEEDS_ATTENTION:
+        if isinstance(end.cause, KeyUnavailable | StorageCorrupt):
+            return Verdict.UNREADABLE, _said(row, end)
+        if _code(end.problem) in _DISAGREEMENTS:
+            return Verdict.DIFFERS, _said(row, end)
     if performer.frontier is not None:
         return _at_frontier(row, performer.frontier, left)
     if end is None or (not row.state.ended and end.state is RunState.COMPLETED):
         return Verdict.GOES_ON, "to its end"
+    return _compared(row, end)
+
+
+def _compared(row: RunRow, end: RunEnd) -> tuple[Verdict, str]:
+    """Judge code that came to an end by the end that the run came to."""
     if end.state is not row.state:
-        said = f": {problem.message}" if problem is not None else ""
+        said = f": {_said(row, end)}" if end.problem is not None else ""
         return Verdict.DIFFERS, f"it is {end.state.value} and was {row.state.value}{said}"
+    now, before = _code(end.problem), _code(row.problem)
+    if now != before:
+        was = f"it is {end.state.value} by {now} and was by {before}"
+        return Verdict.DIFFERS, f"{was}: {_said(row, end)}"
     same = end.output_json == row.output_json
     return (Verdict.MATCHES, "") if same else (Verdict.DIFFERS, "it returns another result")
+
+
+def _code(problem: RunProblem | None) -> str:
+    return "nothing" if problem is None else problem.code
+
+
+def _said(row: RunRow, end: RunEnd) -> str:
+    """Return what ended the code, without what to do about it where the run is over."""
+    said = "" if end.problem is None else end.problem.message
+    return said.partition(_ADVICE)[0] if row.state.ended else said
 
 
 def unreadable(row: RunRow, why: str) -> Rehearsed:

@@ -65,6 +65,13 @@ class Expiring(Protocol):
         """Return how much of each class has expired: runs, receipts, tombstones, audit, workers."""
         ...
 
+    async def holds_blobs(self) -> bool:
+        """Return whether large values stand in a blob store; reads all rows where none does.
+
+        That includes those that no row needs any more.
+        """
+        ...
+
     async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
         """Delete some of what has expired, in one transaction of bounded size.
 

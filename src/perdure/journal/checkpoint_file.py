@@ -34,6 +34,7 @@ FILE_LIMIT_BYTES: Final = 4 * 1024 * 1024
 
 _BUSY_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.002
+_BESIDE: Final = (".new", ".lock")
 _MODE: Final = 0o600
 _SAFELY: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
@@ -50,6 +51,11 @@ class CheckpointFile:
     def __init__(
         self, path: Path, limit_bytes: int, busy_seconds: float, probe: Callable[[str], None]
     ) -> None:
+        if path.suffix in _BESIDE or "\x00" in str(path):
+            raise InvalidOptions(
+                f"checkpoints cannot be kept in {path!s}: give them a path without NUL that does"
+                f" not end in {' or '.join(_BESIDE)}, which are files beside other ones"
+            )
         self.path = path
         self._limit_bytes = limit_bytes
         self._busy_seconds = busy_seconds

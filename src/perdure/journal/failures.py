@@ -42,4 +42,4 @@ def bounded(outcome: Outcome, input_bytes: int) -> Outcome:
 def _qualified(kind: type[BaseException]) -> str:
     if kind.__module__ == "builtins":
         return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return printable(f"{kind.__module__}.{kind.__qualname__}")

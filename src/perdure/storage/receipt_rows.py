@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -140,6 +140,11 @@ def next_attempt(receipt: Receipt, *, unknown: bool, risk: bool) -> dict[str, An
         "unknown": unknown,
         "risk": risk,
     }
+
+
+def last_was_decided(receipt: Receipt, decisions: Iterable[Sequence[Any]]) -> bool:
+    """Return whether a person decided about the last attempt, by the rows of all decisions."""
+    return any(attempt == receipt.attempt for _, attempt, *_ in decisions)
 
 
 def taken_back(receipt: Receipt) -> Settlement:

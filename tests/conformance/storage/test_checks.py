@@ -64,6 +64,12 @@ BROKEN = [
         "receipts.only_what_is_as_it_was_seen_is_sent_again",
     ),
     (
+        "list_decisions",
+        "operation_key, attempt,",
+        "operation_key, 1,",
+        "receipts.after_so_many_attempts_only_a_person_lets_another_begin",
+    ),
+    (
         "mark_duplicate",
         "residual_duplicate_risk = 1,",
         "",
@@ -210,6 +216,20 @@ BROKEN = [
         "ORDER BY checkpoint_number",
         "ORDER BY checkpoint_id",
         "checkpoints.checkpoints_are_exported_with_their_run",
+    ),
+    *(
+        ("holds_blobs", there, there.replace("4", "40"), "blobs.whether_there_are_blobs_is_known")
+        for there in ("WHERE packing >= 4", "WHERE input_packing >= 4", "payload_packing >= 4")
+    ),
+    *(
+        ("holds_blobs", there, "", "blobs.whether_there_are_blobs_is_known")
+        for there in (" AND input <> x''", " AND output IS NOT NULL")
+    ),
+    (
+        "holds_blobs",
+        "SELECT 1 FROM blobs",
+        "SELECT 1 FROM blobs WHERE since > 0",
+        "blobs.whoever_has_no_blobs_says_so",
     ),
 ]
 SQLITE = "perdure.storage.sqlite"

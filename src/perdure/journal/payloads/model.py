@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 import msgspec
@@ -102,6 +103,12 @@ def _write_settings(settings: Settings) -> Raw:
     return Raw(reserialise(msgspec.json.encode(settings)))
 
 
+# A negative zero is written as a whole number, which would be read without its sign. Within a text
+# the quotes of a name have a backslash before them.
+_NEGATIVE_ZERO: Final = re.compile(
+    rb'("(?:temperature|top_p|presence_penalty|frequency_penalty)"\s*:\s*)-0(?=[\s,}])'
+)
+
 _REQUEST: Final = Envelope(
     ModelRequest,
     "the model request",
@@ -124,7 +131,7 @@ def parse_model_request(data: bytes) -> ModelRequest:
 
     Raises `InvalidModelRequest` or `UnsupportedModelWireVersion`.
     """
-    return _REQUEST.parse(data)
+    return _REQUEST.parse(_NEGATIVE_ZERO.sub(rb"\1-0.0", data))
 
 
 def encode_model_response(response: ResponseMessage) -> bytes:

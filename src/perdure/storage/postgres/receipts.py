@@ -17,6 +17,7 @@ from perdure.storage.receipt_rows import (
     begun,
     buried_of,
     erased,
+    last_was_decided,
     lookup_row,
     next_attempt,
     stale,
@@ -243,6 +244,10 @@ class PostgresReceipts:
         another = receipt.arguments_sha256 != claim.arguments_sha256
         if another or receipt.state is not ReceiptState.FAILED:
             return receipt, False
+        if claim.is_spent_by(receipt):
+            decisions = await transaction.run("list_decisions", row)
+            if not last_was_decided(receipt, decisions):
+                return receipt, False
         seen = {**row, **next_attempt(receipt, unknown=False, risk=False)}
         return await self._begin(transaction, row, seen)
 

@@ -28,6 +28,11 @@ class PostgresRetention(PostgresErasure):
             ((counts[name],),) = await self._db.read(f"count_{name}_expired", before=before)
         return counts
 
+    async def holds_blobs(self) -> bool:
+        """Return whether large values stand in a blob store; reads all rows where none does."""
+        ((holds,),) = await self._db.read("holds_blobs")
+        return bool(holds)
+
     async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
         """Delete some of what has expired, in one transaction of bounded size.
 

@@ -16,6 +16,7 @@ from perdure.storage.receipt_rows import (
     begun,
     buried_of,
     erased,
+    last_was_decided,
     lookup_row,
     next_attempt,
     stale,
@@ -63,6 +64,10 @@ class SqliteReceipts:
             receipt = self._read(connection, row)
             if receipt.state is not ReceiptState.FAILED:
                 return receipt, False
+            if claim.is_spent_by(receipt):
+                decisions = self._db.run(connection, "list_decisions", row)
+                if not last_was_decided(receipt, decisions):
+                    return receipt, False
             mine = self._begin(connection, receipt, claim, row)
             return self._read(connection, row), mine
 

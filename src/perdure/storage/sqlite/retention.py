@@ -39,6 +39,14 @@ class SqliteRetention(SqliteErasure):
                 for name, before in msgspec.structs.asdict(expiry).items()
             }
 
+    async def holds_blobs(self) -> bool:
+        """Return whether large values stand in a blob store; reads all rows where none does."""
+        return await asyncio.to_thread(self._holds_blobs)
+
+    def _holds_blobs(self) -> bool:
+        with self._db.apart() as connection:
+            return bool(self._db.run(connection, "holds_blobs", {}).fetchone()[0])
+
     async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
         """Delete some of what has expired, in one transaction of bounded size.
 

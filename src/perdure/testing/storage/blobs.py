@@ -77,18 +77,42 @@ async def whoever_has_no_blobs_says_so(scene: Scene) -> None:
     """Where it needs one, and when it would leave one behind."""
     held = HeldBlobs()
     process, blind = await scene.process(blobs=held), await scene.process()
-    await _talked(process, "run-1", 1)
     await _talked(process, "small", 1, length=20)
+    await _talked(process, "run-1", 1)
     await _refuses(blind.store, "run-1", (StorageMissing,), "a store without blobs")
     await _holds(blind.store, "small", 1, length=20)
     with refusal(StorageMissing, "an erasure without blobs"):
         await blind.store.erase_run("run-1", by="ada", why="so")
     tombstone = (await process.run()).tombstone
     ensure(tombstone and not tombstone.whole, "an erasure is not whole before that")
+    ensure(await blind.store.holds_blobs(), "there are blobs that no row needs")
     await process.store.erase_run("run-1", by="ada", why="so")
     tombstone = (await process.run()).tombstone
-    told = (tombstone and tombstone.whole, len(held.data))
-    expect(told, (True, 0), "whether all is gone in the end, and blobs")
+    told = (tombstone and tombstone.whole, len(held.data), await blind.store.holds_blobs())
+    expect(told, (True, 0, False), "whether all is gone in the end, and blobs, and their notes")
+
+
+async def whether_there_are_blobs_is_known(scene: Scene) -> None:
+    """To who has none as well, whatever stands in them, and until they are gone."""
+    process, blind = await scene.process(blobs=HeldBlobs()), await scene.process()
+    records: dict[str, dict[str, Any]] = {
+        "an input": {"document": _value(1)},
+        "an answer": {"outcome": Success(_value(2))},
+        "a beginning of an input": {"document": _value(3) + b"1", "cuts": (len(_value(3)),)},
+        "what a run is given": {},
+        "what a run came to": {},
+    }
+    for number, (what, record) in enumerate(records.items()):
+        run_id = f"run-{number}"
+        given = _value(4) if what == "what a run is given" else b"1"
+        fence = await process.start(run_id, given)
+        if record:
+            await process.append(fence, "tool", 1, **record)
+        output = _value(5) if what == "what a run came to" else b"1"
+        await process.end(fence, output_json=output)
+        ensure(await blind.store.holds_blobs(), f"{what} is known to be in a blob")
+        await process.store.erase_run(run_id, by="ada", why="so")
+        ensure(not await blind.store.holds_blobs(), f"{what} is known to be gone")
 
 
 async def an_erasure_deletes_what_nobody_else_needs(scene: Scene) -> None:

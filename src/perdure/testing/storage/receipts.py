@@ -89,6 +89,27 @@ async def only_what_is_as_it_was_seen_is_sent_again(scene: Scene) -> None:
     expect(late, (asked, False), "sending again what somebody asks about since")
 
 
+async def after_so_many_attempts_only_a_person_lets_another_begin(scene: Scene) -> None:
+    """What failed after the most of its attempts stays so; a person's word is for one more."""
+    process = await scene.process()
+    claim = process.effect(most_attempts=2)
+    await process.attempted(ReceiptState.FAILED)
+    second, mine = await process.store.claim_effect(claim)
+    expect((mine, second.attempt), (True, 2), "an attempt before the last")
+    await process.store.settle_effect(settlement(second, Move.DOUBT))
+    failed, _ = await process.store.settle_effect(settlement(second, Move.RULE_OUT))
+    expect(await process.store.claim_effect(claim), (failed, False), "a claim after the most")
+    third, mine = await process.store.claim_effect(process.effect())
+    expect((mine, third.attempt), (True, 3), "a claim that knows no most")
+    doubted, _ = await process.store.settle_effect(settlement(third, Move.DOUBT))
+    word = {"by": "ada", "why": "so", "version": doubted.version}
+    await process.store.settle_effect(settlement(doubted, Move.RULE_OUT, **word))
+    fourth, mine = await process.store.claim_effect(claim)
+    expect((mine, fourth.attempt), (True, 4), "what a person ruled out")
+    failed, _ = await process.store.settle_effect(settlement(fourth, Move.REFUSE))
+    expect(await process.store.claim_effect(claim), (failed, False), "a claim after that one")
+
+
 async def a_late_report_does_not_touch_a_newer_attempt(scene: Scene) -> None:
     """Nor one of another claim, or of another effect."""
     process = await scene.process()

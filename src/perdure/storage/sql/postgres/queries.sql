@@ -1341,3 +1341,12 @@ DELETE FROM perdure.blobs WHERE name = ANY(%(names)s::bytea[]) AND since = 0;
 -- name: leaves_blobs
 -- Whether blobs of rows that were deleted are still there.
 SELECT EXISTS (SELECT 1 FROM perdure.blobs WHERE since = 0);
+
+-- name: holds_blobs
+-- Whether values stand in a blob store, those too that no row needs.
+SELECT EXISTS (SELECT 1 FROM perdure.blobs)
+OR EXISTS (SELECT 1 FROM perdure.pieces WHERE packing >= 4)
+OR EXISTS (SELECT 1 FROM perdure.runs
+           WHERE (input_packing >= 4 AND input <> '')
+           OR (output_packing >= 4 AND output IS NOT NULL))
+OR EXISTS (SELECT 1 FROM perdure.records WHERE input_packing >= 4 OR payload_packing >= 4);

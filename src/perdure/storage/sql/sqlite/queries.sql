@@ -936,3 +936,12 @@ DELETE FROM blobs WHERE name = :name AND since = 0;
 -- name: leaves_blobs
 -- Whether blobs of rows that were deleted are still there.
 SELECT EXISTS (SELECT 1 FROM blobs WHERE since = 0);
+
+-- name: holds_blobs
+-- Whether values stand in a blob store, those too that no row needs.
+SELECT EXISTS (SELECT 1 FROM blobs)
+OR EXISTS (SELECT 1 FROM pieces WHERE packing >= 4)
+OR EXISTS (SELECT 1 FROM runs
+           WHERE (input_packing >= 4 AND input <> x'')
+           OR (output_packing >= 4 AND output IS NOT NULL))
+OR EXISTS (SELECT 1 FROM records WHERE input_packing >= 4 OR payload_packing >= 4);
