@@ -63,6 +63,11 @@ class Child:
         self._process.wait()
         self._output.close()
 
+    def end(self, seconds: float = 60.0) -> None:
+        """Wait until this process ends by itself."""
+        self._process.wait(seconds)
+        self._output.close()
+
     def __enter__(self) -> Self:
         return self
 

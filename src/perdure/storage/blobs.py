@@ -9,7 +9,17 @@ import msgspec
 
 from perdure.errors import StorageCorrupt, StorageError, StorageMissing
 from perdure.storage.documents import BLOB_NAME_BYTES, Documents, Piece
-from perdure.storage.pieces import IN_BLOB, PLAIN, Beginning, Packed, Split, pack, pack_rest
+from perdure.storage.packing import packed_apart
+from perdure.storage.pieces import (
+    IN_BLOB,
+    PLAIN,
+    Beginning,
+    Packed,
+    Split,
+    pack,
+    pack_rest,
+    rest_bytes,
+)
 
 LEAST_OVER_BYTES: Final = 4096
 """The least limit of a store: what is smaller comes along when a whole journal is read."""
@@ -102,11 +112,11 @@ class Blobs:
         """Return documents whose rests are packed and, where they are large, in blobs."""
         store = self._store
         if store is None:
-            return [*wholes]
+            return await packed_apart(wholes)
         load = _Load(self._rows, store.over_bytes)
         lifted = [
             msgspec.structs.replace(whole, packed=load.kept(pack_rest(whole)))
-            if _rest_bytes(whole) > store.over_bytes
+            if rest_bytes(whole) > store.over_bytes
             else whole
             for whole in wholes
         ]
@@ -228,10 +238,6 @@ class _Load:
         name = hashlib.sha256(stored).digest()
         self.blobs[name] = stored
         return packing | IN_BLOB, key + name
-
-
-def _rest_bytes(whole: Split) -> int:
-    return len(whole.head or b"") + len(whole.tail)
 
 
 async def _each(items: Any, work: Callable[[Any], Awaitable[None]]) -> None:

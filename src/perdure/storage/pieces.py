@@ -156,6 +156,11 @@ def beginnings(document: bytes, cuts: Sequence[int], start: int = 0) -> list[Beg
     return found
 
 
+def rest_bytes(whole: Split) -> int:
+    """Return how much of a document no piece of it holds."""
+    return len(whole.head or b"") + len(whole.tail)
+
+
 def pack_rest(whole: Split) -> Packed:
     """Return what no piece of a document holds, as the store keeps it."""
     if whole.packed is not None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from perdure.storage.packing import packed_apart
 from perdure.storage.pieces import Beginning, Split, beginnings
 from perdure.storage.rows import Rows
 from perdure.storage.sqlite.database import Database
@@ -19,7 +20,7 @@ async def lifted(db: Database, *wholes: Split) -> Sequence[Split]:
     the database.
     """
     if not db.blobs.concern(wholes):
-        return wholes
+        return await packed_apart(wholes)
     wholes = tuple(_unfolded(db, whole) for whole in await db.blobs.lift_rests(wholes))
     missing: dict[bytes, Beginning] = {}
     for whole in wholes:
