@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.soak.run import Plan, Report, soak
 from benchmarks.soak.worker import EFFECTS
+from tests.acceptance.samples import ON_SERVER
 from tests.postgres_server import PostgresServer
 
 _SECONDS = float(os.environ.get("PERDURE_TEST_SOAK_SECONDS", "8"))
@@ -29,6 +30,7 @@ def test_every_run_ends_and_every_effect_is_applied_once(tmp_path: Path) -> None
     check(soak(Plan(url=url, runs=16, seconds=_SECONDS, kill_seconds=0.7, seed=_SEED)))
 
 
+@ON_SERVER
 def test_the_same_on_a_server_that_is_stopped_too(own_server: PostgresServer) -> None:
     async def restart() -> None:
         # Here: the server ends with the thread that started it.

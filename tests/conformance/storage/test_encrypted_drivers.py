@@ -22,7 +22,7 @@ CHECKS = checks(without=["encryption"])
 VAULT = Keyring(current="k", keys={"k": bytes(32)}).vault()
 
 
-@pytest.mark.parametrize("check", CHECKS if FULL else CHECKS[::3], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", CHECKS if FULL else CHECKS[::6], ids=lambda check: check.name)
 def test_a_driver_that_encrypts_keeps_what_its_ports_promise(
     storage: str, tmp_path: Path, check: Check
 ) -> None:
