@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from perdure.cli.receipt import next_of, short_key
+from perdure.cli.receipt import asked_of, next_of, short_key
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import EffectAmbiguous
@@ -39,6 +39,6 @@ def settling(awaited: Sequence[Receipt], place: str) -> str:
     """Return what settles effects: the commands, and their target where that is asked."""
     keys = [short_key(receipt) for receipt in awaited]
     commands = " and ".join(f"`perdure effects settle {key}{place}`" for key in keys)
-    asked = [told for told in map(next_of, awaited) if told not in {"a person", "exhausted"}]
+    asked = [told for told in map(asked_of, awaited) if told]
     target = f"what its target says ({asked[0]}) or " if asked else ""
     return f"{target}{commands}; `perdure effects show {keys[0]}{place}` says what to type"

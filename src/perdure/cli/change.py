@@ -10,7 +10,7 @@ from perdure.app import App
 from perdure.cli.advice import settling, unsettled
 from perdure.cli.dossier import commands, told
 from perdure.cli.exits import Exit, exit_of
-from perdure.cli.receipt import next_of, read_receipts
+from perdure.cli.receipt import asked_of, read_receipts
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
@@ -122,8 +122,8 @@ def _awaiting(row: RunRow, awaited: Sequence[Receipt], place: str) -> Changed:
     why = "nobody knows whether an effect of it was applied; nothing was done"
     lines = [f"run {row.run_id} stays {row.state.value}: {why}"]
     for receipt in awaited:
-        asked = next_of(receipt)
-        by_itself = "" if asked in {"a person", "exhausted"} else f", which is {asked} anyway"
+        asked = asked_of(receipt)
+        by_itself = f", which is {asked} anyway" if asked else ""
         lines.append(f"look at {receipt.target!r}{by_itself}, and type one of these")
         lines += told(receipt, place)
     again = f"perdure resume {row.run_id}{place} --anyway"

@@ -116,6 +116,12 @@ def next_of(receipt: Receipt) -> str:
             return f"asked {moment(receipt.lookup_at)[11:]}"
 
 
+def asked_of(receipt: Receipt) -> str:
+    """Return what comes next for an ambiguous receipt by itself; empty where a person acts."""
+    told = next_of(receipt)
+    return "" if told in {"a person", "exhausted"} else told
+
+
 def risk_of(receipt: Receipt) -> str:
     """Return what is risked by the attempts that were made; empty when nothing is."""
     if receipt.residual_duplicate_risk:

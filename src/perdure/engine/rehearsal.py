@@ -30,6 +30,7 @@ from perdure.observe import Observer
 from perdure.perform import Performed, Performer
 from perdure.ports import Handler, Ports
 from perdure.retry import RetryPolicy
+from perdure.wording import printable
 
 _QUIET_TURNS: Final = 50
 """Of the loop, in which nothing was replayed any more."""
@@ -38,9 +39,6 @@ _DISAGREEMENTS: Final = frozenset(
     kind.__name__ for kind in (EffectConflict, InvalidPayload, ReplayMismatch, UnaskedOperation)
 )
 """What parks a run because code and journal disagree."""
-
-_ADVICE: Final = ". Deploy the code "
-"""What begins the advice of errors about runs that may go on."""
 
 
 class Verdict(enum.StrEnum):
@@ -197,8 +195,9 @@ def _code(problem: RunProblem | None) -> str:
 
 def _said(row: RunRow, end: RunEnd) -> str:
     """Return what ended the code, without what to do about it where the run is over."""
-    said = "" if end.problem is None else end.problem.message
-    return said.partition(_ADVICE)[0] if row.state.ended else said
+    if row.state.ended and isinstance(end.cause, ReplayMismatch | UnaskedOperation):
+        return printable(end.cause.finding)
+    return "" if end.problem is None else end.problem.message
 
 
 def unreadable(row: RunRow, why: str) -> Rehearsed:

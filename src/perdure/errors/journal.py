@@ -46,20 +46,28 @@ class ReplayMismatch(JournalError):
         self.key = key
         self.recorded_kind, self.recorded_handler, self.recorded_sha256 = recorded
         self.asked_kind, self.asked_handler, self.asked_sha256 = asked
-        super().__init__(self._said(""))
+        self._how = ""
+        super().__init__(self._said)
 
     def differ(self, how: str) -> None:
         """Say how the inputs differ, if nothing but they does."""
         asked = (self.asked_kind, self.asked_handler)
         if how and asked == (self.recorded_kind, self.recorded_handler):
-            self.args = (self._said(f": {how}"),)
+            self._how = f": {how}"
+            self.args = (self._said,)
 
-    def _said(self, how: str) -> str:
+    @property
+    def _said(self) -> str:
+        return f"{self.finding}. Deploy the code that recorded it, or cancel the run"
+
+    @property
+    def finding(self) -> str:
+        """What was found, without what to do about it."""
         return (
             f"operation {self.key} was recorded as {self.recorded_kind} by"
             f" {self.recorded_handler!r} with input {self.recorded_sha256}, and the code now asks"
-            f" for {self.asked_kind} by {self.asked_handler!r} with input {self.asked_sha256}{how};"
-            " nothing was called. Deploy the code that recorded it, or cancel the run"
+            f" for {self.asked_kind} by {self.asked_handler!r} with input"
+            f" {self.asked_sha256}{self._how}; nothing was called"
         )
 
 
@@ -67,17 +75,19 @@ class UnaskedOperation(JournalError):
     """The code came to its end without asking for what an earlier execution recorded or began.
 
     The run is parked as `needs_attention`: the code, or the order of its tasks, has changed, and
-    what was not asked for may have acted.
+    what was not asked for may have acted. `finding` is that, without what to do about it.
     """
 
     def __init__(self, run_id: str, keys: list[str]) -> None:
         self.run_id = run_id
         self.keys = keys
         shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-        super().__init__(
+        self.finding = (
             f"run {run_id} came to its end without asking for {shown}, which an earlier execution"
-            " recorded or began: the code has changed, or depends on time or on the order of tasks."
-            " Deploy the code that asked for it and resume the run, or cancel it"
+            " recorded or began: the code has changed, or depends on time or on the order of tasks"
+        )
+        super().__init__(
+            f"{self.finding}. Deploy the code that asked for it and resume the run, or cancel it"
         )
 
 

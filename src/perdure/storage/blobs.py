@@ -110,9 +110,10 @@ class Blobs:
 
     async def lift_rests(self, wholes: Sequence[Split]) -> list[Split]:
         """Return documents whose rests are packed and, where they are large, in blobs."""
+        wholes = await packed_apart(wholes)
         store = self._store
         if store is None:
-            return await packed_apart(wholes)
+            return wholes
         load = _Load(self._rows, store.over_bytes)
         lifted = [
             msgspec.structs.replace(whole, packed=load.kept(pack_rest(whole)))
