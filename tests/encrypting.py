@@ -20,6 +20,8 @@ TABLES = (
     "tombstones",
     "attempts",
     "checkpoints",
+    "messages",
+    "approvals",
 )
 
 

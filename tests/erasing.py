@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from perdure import RunState
+from perdure.approvals import ApprovalKind, Deny, NewAnswer, NewApproval
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move
 from perdure.effects.store import EffectClaim, Owner, Settlement
 from perdure.effects.support import SideEffectSupport
 from perdure.engine.store import NewRun, RunEnd, RunProblem
 from perdure.fence import Fence
+from perdure.inbox import NewMessage
 from perdure.journal import Failure, Invocation, OperationKind
 from tests.harness import Stored
 
@@ -73,6 +75,14 @@ async def filled(it: Stored, run_id: str, mark: str) -> Fence:
     await it.append("tool", 2, LONG if mark == "MARK" else b"2", fence=fence)
     wait = Invocation(run_id, "sleep", 1, OperationKind.RETRY_DELAY, "h", f'"{mark}-wait"'.encode())
     await it.store.begin_timer(fence, wait, b"", 5.0)
+    said = f'"{mark}-said"'.encode()
+    await it.store.send_message(NewMessage(run_id, "m-1", "news", said, "ada", 5.0))
+    ask = Invocation(run_id, "ask", 1, OperationKind.APPROVAL_RESUME, "h", b"null")
+    arguments = f'{{"to":"{mark}-arguments"}}'.encode()
+    asked = NewApproval("1", ApprovalKind.APPROVAL, "pay", arguments, 5.0)
+    await it.store.begin_approval(fence, ask, b"", None, asked)
+    answer = NewAnswer(Deny(f"{mark}-denial"), "ada", 5.0)
+    await it.store.answer_approval(run_id, "1", answer)
     await effect(it, fence, mark, Move.COMPLETE, f'"{mark}-answer"')
     await effect(it, fence, f"{mark}-other", Move.REFUSE, f"{mark}-refusal")
     await it.store.end_run(fence, ENDS[run_id])

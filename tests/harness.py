@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from perdure import App, Context, WorkerOptions
 from perdure.clock import Clock, SystemClock
-from perdure.engine.store import AttemptRow, NewRun, OperationRow, RunStore
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import NewRun, RunStore
 from perdure.fence import Fence
 from perdure.journal import Invocation, OperationKind, Outcome, Success
 from perdure.journal.digest import Digester

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import reduce
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from perdure.errors import DuplicateOperation
 
@@ -12,10 +16,26 @@ Place: TypeAlias = tuple[str, int]
 _LOOK_SECONDS: Final = 0.05
 
 
+class Rest(msgspec.Struct, frozen=True):
+    """What somebody waits for: a time, in wall seconds, UTC, messages by their names, or both.
+
+    `until` is None where the time has no end.
+    """
+
+    until: float | None
+    awaits: frozenset[str] = frozenset()
+
+    def beside(self, other: Rest) -> Rest:
+        """Return what two wait for: the earlier time, and the messages of both."""
+        ends = [until for until in (self.until, other.until) if until is not None]
+        return Rest(min(ends, default=None), self.awaits | other.awaits)
+
+
 class Activity:
     """What an execution of a run has under way, and whether it may begin more.
 
-    `cancelled` says that its worker has cancelled its code, which may still clean up.
+    `cancelled` says that its worker has cancelled its code, which may still clean up, and `over`
+    how many of its waits came to an end.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -27,6 +47,10 @@ class Activity:
         self._acting: set[Place] = set()
         self._held: set[Place] = set()
         self._cut: set[Place] = set()
+        self._resting: dict[Place, Rest] = {}
+        self._turns = 0
+        self.over = 0
+        self._news = asyncio.Event()
         self._rested = asyncio.Event()
         self._stopping = False
         self._when_quiet: Callable[[], None] | None = None
@@ -55,6 +79,38 @@ class Activity:
         self._rested.set()
         if not self._acting and self._when_quiet is not None:
             self._when_quiet()
+
+    @contextmanager
+    def resting(self, places: tuple[Place, ...], rest: Rest) -> Generator[None]:
+        """Count operations as waiting for what another execution can as well wait for."""
+        waiting = dict.fromkeys(places, rest)
+        self._turns += 1
+        self._resting.update(waiting)
+        try:
+            yield
+            self.over += 1
+        finally:
+            self._turns += 1
+            for place in waiting:
+                self._resting.pop(place, None)
+
+    def idle(self) -> tuple[int, Rest] | None:
+        """Return what is waited for where nothing else goes on; None if more does.
+
+        With it comes a number that another one takes the place of once anything has gone on.
+        """
+        if not self._resting or self._acting or not self._live.keys() <= self._resting.keys():
+            return None
+        return self._turns, reduce(Rest.beside, self._resting.values())
+
+    def news(self) -> asyncio.Event:
+        """Return what is set as soon as something may have come for those that wait."""
+        return self._news
+
+    def tell(self) -> None:
+        """Let those that wait look again."""
+        heard, self._news = self._news, asyncio.Event()
+        heard.set()
 
     async def others_rest(self, place: Place, above: tuple[Place, ...]) -> None:
         """Wait until no handler is under way but those that wait for a stop like this one.

@@ -13,14 +13,19 @@ from perdure.context import Context
 from perdure.declaration import EffectDeclaration, KnownEffects
 from perdure.effects.audit import AuditSink
 from perdure.encryption import Keyring, vault_of
+from perdure.engine.children import ChildRuns
 from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.options import WorkerOptions
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import EngineClosed, InvalidFunction
 from perdure.functions import declared_of
+from perdure.mail import Mail
 from perdure.observe import Observer
 from perdure.ports import Ports, Probe, Secrets, no_probe
+from perdure.queued import queued_of
+from perdure.queues import Queues
+from perdure.schedules import Schedules
 from perdure.secrets import SecretRef
 from perdure.upkeep import Upkeep
 from perdure.urls import location_of, shown
@@ -34,7 +39,7 @@ I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
 
-class App(Upkeep):
+class App(Mail, Schedules, Queues, Upkeep):
     """Run functions and the place where their runs live; the only wiring there is.
 
     `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for
@@ -121,6 +126,10 @@ class App(Upkeep):
         *,
         run_id: str | None = None,
         version: int | None = None,
+        deadline_seconds: float | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        priority: int = 0,
     ) -> RunHandle[T]: ...
     @overload
     async def start(
@@ -130,6 +139,10 @@ class App(Upkeep):
         *,
         run_id: str | None = None,
         version: int | None = None,
+        deadline_seconds: float | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        priority: int = 0,
     ) -> RunHandle[T]: ...
     @overload
     async def start(
@@ -139,6 +152,10 @@ class App(Upkeep):
         *,
         run_id: str | None = None,
         version: int | None = None,
+        deadline_seconds: float | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        priority: int = 0,
     ) -> RunHandle[Any]: ...
     async def start(
         self,
@@ -147,19 +164,30 @@ class App(Upkeep):
         *,
         run_id: str | None = None,
         version: int | None = None,
+        deadline_seconds: float | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        priority: int = 0,
     ) -> RunHandle[Any]:
         """Start a run and return at once.
 
         `input` is what an operation takes, too. With `run_id` the call is idempotent: the same id
         and input give the same run, whatever became of it; another input raises `RunConflict`.
         Without, the run gets an id of its own. By default the newest version of the function is
-        started.
+        started. `deadline_seconds` is how long it may take from now on, waits included; then it
+        fails with `DeadlineExceeded`.
+
+        In a `queue`, which somebody has to have declared with `App.queue`, it waits for a worker
+        until the limits of the queue let it through, those with a higher `priority` before it;
+        `key` is what the queue may bound by itself, such as a tenant.
 
         Durable when it returns: the run, fsynced; it will be executed.
-        If it raises: nothing was written. `UnknownFunction`, `RunConflict`, `InvalidPayload`,
-        `InvalidInvocation` for a malformed id, `EngineClosed`, or a `StorageError`.
+        If it raises: nothing was written. `UnknownFunction`, `UnknownQueue`, `RunConflict`,
+        `InvalidPayload`, `InvalidOptions`, `InvalidInvocation` for a malformed id, `EngineClosed`,
+        or a `StorageError`.
         """
-        return await self.engine.start(function, input, run_id, version)
+        queued = queued_of(queue, key, priority)
+        return await self.engine.start(function, input, run_id, version, deadline_seconds, queued)
 
     def handle(self, run_id: str) -> RunHandle[Any]:
         """Return a handle to a run that was started earlier, in this process or any other."""
@@ -314,6 +342,7 @@ class App(Upkeep):
             self._known,
             self._codec,
             self._secrets,
+            ChildRuns(store, self._registry, self._codec, store.clock),
         )
         return Engine(store, ports, self._registry, self.worker)
 

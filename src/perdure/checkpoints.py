@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.journal.checkpoint import Checkpoint, CheckpointKind, Saved
+from perdure.journal.checkpoint_approval import load_paused, save_paused
 from perdure.journal.checkpoint_file import FileStore
 from perdure.journal.checkpoint_stream import CheckpointedStream
 from perdure.journal.store import CheckpointStore
@@ -14,4 +15,6 @@ __all__ = [
     "CheckpointedStream",
     "FileStore",
     "Saved",
+    "load_paused",
+    "save_paused",
 ]

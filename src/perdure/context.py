@@ -3,25 +3,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
-from perdure.activity import Place
-from perdure.asked_effect import identity_of
+import msgspec
+
 from perdure.canonical import encode
 from perdure.declaration import EffectDeclaration, Reported, Verdict
-from perdure.effects.identity import OperationIdentity
-from perdure.effects.support import EffectPolicy
-from perdure.errors import ForeignTask, InvalidInvocation, InvalidOptions, InvalidPayload
-from perdure.functions import EndedMeanwhile, Operation, declared_of, fits, invoke
-from perdure.ids import check_identifier, shortened
+from perdure.effects.support import EffectPolicy, SideEffectSupport
+from perdure.errors import (
+    InvalidOptions,
+    InvalidPayload,
+)
+from perdure.functions import (
+    EndedMeanwhile,
+    Operation,
+    declaration_of,
+    declared_of,
+    fits,
+    invoke,
+)
 from perdure.journal.failures import failure_of
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Outcome, Success
-from perdure.perform import Performed, Performer
-from perdure.ports import Handler
-from perdure.retry import RetryPolicy
+from perdure.outside import Outside
+from perdure.recorder import Performed
+from perdure.scope import active
 
 if TYPE_CHECKING:
     import random
@@ -30,51 +37,25 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_current: ContextVar[Context | None] = ContextVar("perdure_context", default=None)
+_RECOGNISED: Final = EffectDeclaration(policy=EffectPolicy(support=SideEffectSupport.IDEMPOTENT))
+"""What an event does to the world when nobody said otherwise."""
+
 _NOW: Final = Operation("perdure.now", effect=None)
-_NO_EFFECT: Final = EffectPolicy()
 
 
 def current() -> Context | None:
     """Return the context of the run or operation that this code is part of, or None outside."""
-    return _current.get()
+    scope = active.get()
+    return scope if isinstance(scope, Context) else None
 
 
-class Context:
+class Context(Outside):
     """What the code of a run holds: everything that reaches outside goes through it.
 
     Operations are numbered in the order in which the code asks for them, so the same code gives
     the same identities on every execution. One task owns a context; give concurrent tasks a
     `branch` each.
     """
-
-    def __init__(
-        self,
-        performer: Performer,
-        started_at: float,
-        namespace: str = "",
-        *,
-        above: tuple[Place, ...] = (),
-        operation: tuple[Invocation, EffectPolicy] | None = None,
-    ) -> None:
-        self.namespace = namespace
-        self.started_at = started_at
-        self._operation = operation
-        self._above = above
-        self._performer = performer
-        self._counters: dict[str, int] = {}
-        self._calls = 0
-        self._task: asyncio.Task[Any] | None = None
-
-    @property
-    def run_id(self) -> str:
-        """The id of the run; every operation's key begins with it."""
-        return self._performer.fence.run_id
-
-    @property
-    def operation(self) -> OperationIdentity | None:
-        """The identity of the operation whose handler this code is part of, or None outside."""
-        return None if self._operation is None else identity_of(*self._operation)
 
     @overload
     def call(
@@ -106,32 +87,42 @@ class Context:
         declared = declared_of(function)
         return self._call(self._next(), declared, function, args, kwargs)
 
-    def branch(self, name: str) -> Context:
-        """Return a context of its own for one of several concurrent tasks.
+    async def deliver(
+        self,
+        step: str,
+        sequence: int,
+        event: Mapping[str, Any],
+        *,
+        to: Callable[..., Any],
+    ) -> None:
+        """Deliver an event to a function, once for its place in the run.
 
-        `name` is made of letters, digits, `_` and `-`; a name used again gets the next number.
+        `event` is an object of JSON values, and `step` and `sequence` are its place: a replay
+        delivers none that was delivered before, and one that fails is delivered again by itself.
+        Unless `to` declares its effect, it is taken to recognise a repeat by the identity of the
+        operation, and gets an event again that may not have reached it. What it returns is ignored.
+
+        Durable when it returns: that the event was delivered, fsynced.
+        If it raises: `InvalidInvocation` for a malformed place, `DuplicateOperation` for one that
+        was used before, or as `call`.
         """
         self._own()
-        check_identifier(name, "branch name")
-        if "." in name:
-            raise InvalidInvocation(f"the branch name {name!r} has a dot, which only nesting gives")
-        number = self.counter(f"branch.{name}")
-        return self._child(f"branch.{name}.{number}")
-
-    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
-        """Wait; a later attempt of the run waits for what remains, not again for the whole.
-
-        Durable when it returns: that the wait is over.
-        If it raises: `InvalidPayload` when `seconds` is not a finite number from 0.
-        """
-        self._own()
-        _check_seconds(seconds)
-        number = self.counter("sleep")
-        document = encode({"delay_ms": round(seconds * 1000)})
+        document = encode({**event}, what=f"event {step}/{sequence}")
+        request = {
+            "version": 1,
+            "source": "application",
+            "parent_sequence": sequence,
+            "event_index": 0,
+            "event_json": document.decode(),
+        }
+        declared = declared_of(to)
+        if declaration_of(to) is None:
+            declared = msgspec.structs.replace(declared, effect=_RECOGNISED)
         invocation = self._invocation(
-            OperationKind.RETRY_DELAY, "sleep", number, "perdure.sleep", document
+            OperationKind.EVENT_DELIVERY, step, sequence, declared.handler_id, encode(request)
         )
-        return self._performer.delay(invocation, seconds, above=self._above)
+        performed = await self._execute(invocation, declared, to, (dict(event),), {})
+        performed.output(invocation.stable_key)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the time, recorded: every execution of the run sees the same."""
@@ -172,83 +163,6 @@ class Context:
             )
         return resolve(name)
 
-    def key(self, step_id: str, sequence: int) -> str:
-        """Return the stable key of an operation of this context."""
-        return f"{self.run_id}/{self._within(step_id)}/{sequence}"
-
-    def recorded(self, step_id: str, sequence: int) -> bool:
-        """Return whether an operation of this context is recorded, and so is not called again."""
-        return self._performer.holds(self._within(step_id), sequence)
-
-    def counter(self, name: str) -> int:
-        """Return 1, 2, 3, … for each use of a name in this context."""
-        number = self._counters.get(name, 0) + 1
-        self._counters[name] = number
-        return number
-
-    async def perform(
-        self,
-        kind: OperationKind,
-        step_id: str,
-        sequence: int,
-        handler_id: str,
-        input_json: bytes,
-        handler: Handler,
-        *,
-        retry: RetryPolicy | None = None,
-        cuts: tuple[int, ...] = (),
-        effect: EffectDeclaration | None = None,
-    ) -> Performed:
-        """Perform one operation whose identity the caller assigned; what adapters build on.
-
-        `step_id` is taken within this context's namespace. While the handler runs, `current()`
-        is a context below this operation, so that what it performs has its own identity. `cuts`
-        are offsets at which the store may split the input to share equal beginnings. `effect` is
-        what the handler does to the world, or None.
-
-        Durable when it returns and if it raises: as `Performer.perform`.
-        """
-        invocation = self._invocation(kind, step_id, sequence, handler_id, input_json)
-        return await self.execute(invocation, handler, retry=retry, cuts=cuts, effect=effect)
-
-    async def execute(
-        self,
-        invocation: Invocation,
-        handler: Handler,
-        *,
-        retry: RetryPolicy | None = None,
-        cuts: tuple[int, ...] = (),
-        effect: EffectDeclaration | None = None,
-    ) -> Performed:
-        """Perform an invocation of this run that is complete, namespace included.
-
-        Durable when it returns and if it raises: as `Performer.perform`.
-        """
-        policy = _NO_EFFECT if effect is None else effect.policy
-
-        async def below() -> Outcome | Reported:
-            place = (invocation.step_id, invocation.sequence)
-            child = Context(
-                self._performer,
-                self.started_at,
-                shortened(f"{invocation.step_id}.{invocation.sequence}"),
-                above=(*self._above, place),
-                operation=(invocation, policy),
-            )
-            token = _current.set(child)
-            try:
-                return await handler()
-            finally:
-                _current.reset(token)
-
-        return await self._performer.perform(
-            invocation, below, retry=retry, cuts=cuts, above=self._above, effect=effect
-        )
-
-    def enter(self) -> None:
-        """Make this the context that `current()` returns for the rest of the current task."""
-        _current.set(self)
-
     async def _call(
         self,
         sequence: int,
@@ -273,13 +187,7 @@ class Context:
     def _decoded(
         self, output_json: bytes, declared: Operation, function: Callable[..., Any]
     ) -> Any:
-        what = f"{declared.handler_id}: result"
-        try:
-            return self._performer.codec.decode(output_json, what=what, function=function)
-        except InvalidPayload as error:
-            # Nobody can say what the code would do with the value that was recorded.
-            self._performer.activity.cut(self._above)
-            raise self._performer.tenure.park(error) from error
+        return self._read(output_json, f"{declared.handler_id}: result", function)
 
     async def _execute(
         self,
@@ -326,47 +234,12 @@ class Context:
         self._calls += 1
         return self._calls
 
-    def _own(self) -> None:
-        task = asyncio.current_task()
-        if self._task is None:
-            self._task = task
-        elif self._task is not task:
-            raise ForeignTask(
-                f"run {self.run_id}: a context is used by two tasks, whose order a replay cannot"
-                " repeat; give each task its own: context.branch('name')"
-            )
-
-    def _within(self, name: str) -> str:
-        """Return a name within the namespace of this context."""
-        return f"{self.namespace}.{name}" if self.namespace else name
-
-    def _child(self, name: str) -> Context:
-        return Context(
-            self._performer,
-            self.started_at,
-            shortened(self._within(name)),
-            above=self._above,
-            operation=self._operation,
-        )
-
-    def _invocation(
-        self, kind: OperationKind, step_id: str, sequence: int, handler_id: str, input_json: bytes
-    ) -> Invocation:
-        step_id = self._within(step_id)
-        return Invocation(self.run_id, step_id, sequence, kind, handler_id, input_json)
-
     def _entropy(self, purpose: str) -> bytes:
         self._own()
         number = self.counter(purpose)
-        seed = f"{self.run_id}/{self.namespace}/{purpose}/{number}"
+        seed = f"{self.origin}/{self.namespace}/{purpose}/{number}"
         return hashlib.sha256(seed.encode()).digest()
 
 
 async def _moment(seconds: Awaitable[float]) -> datetime:
     return datetime.fromtimestamp(await seconds, UTC)
-
-
-def _check_seconds(seconds: Any) -> None:
-    # The largest is some thirty million years, and still a float.
-    if not (isinstance(seconds, int | float) and 0 <= seconds < 1e15):
-        raise InvalidPayload(f"a run sleeps for a finite number of seconds, not {seconds!r}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -10,7 +11,7 @@ _RETRY_HANDLER: Final = "perdure.retry"
 
 
 class _Delay(msgspec.Struct, frozen=True):
-    delay_ms: int
+    delay_ms: int | None = None
 
 
 _delays: Final = msgspec.json.Decoder(_Delay)
@@ -24,5 +25,6 @@ def retry_delay(of: Invocation, step_id: str, number: int, input_json: bytes) ->
 
 
 def whole_seconds(delay: Invocation) -> float:
-    """Return how long a delay is when nothing has been waited yet."""
-    return _delays.decode(delay.input_json).delay_ms / 1000
+    """Return how long a delay is when nothing has been waited yet; infinite until a moment."""
+    milliseconds = _delays.decode(delay.input_json).delay_ms
+    return math.inf if milliseconds is None else milliseconds / 1000

@@ -61,14 +61,12 @@ def namespaced(namespace: str, step_id: str) -> str:
     return check_identifier(f"{namespace}.{step_id}" if namespace else step_id, "step id")
 
 
-def shortened(namespace: str) -> str:
-    """Return a namespace of at most `NAMESPACE_LIMIT` characters, the same one each time.
+def shortened(namespace: str, limit: int = NAMESPACE_LIMIT) -> str:
+    """Return a namespace of at most `limit` characters, the same one each time.
 
     A longer one keeps its beginning and ends in a digest of the whole.
     """
-    if len(namespace) <= NAMESPACE_LIMIT:
-        return namespace
-    return _digested(namespace, NAMESPACE_LIMIT)
+    return namespace if len(namespace) <= limit else _digested(namespace, limit)
 
 
 def error_name_of(kind: type[BaseException]) -> str:

@@ -4,22 +4,20 @@ import asyncio
 
 import msgspec
 
-from perdure.activity import Activity, Place, this_task
+from perdure.activity import Place, this_task
 from perdure.asked import Asked, digest_of
 from perdure.asked_effect import AskedEffect, key_of
 from perdure.attempt import Attempt, make_attempt
 from perdure.boundary import Boundary
-from perdure.canonical import INPUT_LIMIT_BYTES, check_size
 from perdure.declaration import EffectDeclaration
-from perdure.delays import retry_delay, whole_seconds
+from perdure.delays import retry_delay
 from perdure.errors import (
     EffectConflict,
     EffectError,
     JournalError,
+    NotInRun,
     PerdureError,
-    ReplayMismatch,
     RunParked,
-    RunStopped,
     UnaskedOperation,
 )
 from perdure.fence import Fence
@@ -27,44 +25,16 @@ from perdure.ids import stable_key
 from perdure.journal.digest import Digester
 from perdure.journal.failures import bounded
 from perdure.journal.invocation import Invocation
-from perdure.journal.record import Failure, Outcome, Success, success_of
-from perdure.journal.replay import Replay
-from perdure.journal.store import (
-    Journal,
-    JournalRow,
-    NewRecord,
-    TimerRow,
-    row_of,
-    timer_of,
-    unpack_outcome,
-)
-from perdure.ports import Handler, Ownership, Ports
+from perdure.journal.record import Failure
+from perdure.journal.store import Journal
+from perdure.ports import Children, Handler, Ownership, Ports
+from perdure.recorder import ANSWERS_A_TURN, Performed, check_new, performed_as
 from perdure.retry import RetryPolicy
-from perdure.tenure import Tenure
-
-_REMEMBERED_BYTES = 4096
-_ANSWERS_A_TURN = 200
-_NO_EFFECT = EffectDeclaration()
+from perdure.tries import Delay, Tries, spent_ms
+from perdure.waits import Waiter
 
 
-class Performed(msgspec.Struct, frozen=True, gc=False):
-    """What an operation came to.
-
-    `finished_at` is the wall time, in seconds UTC, at which the outcome was recorded; a replay
-    returns the recorded one. `attempt` is the try that gave the outcome, from 1.
-    """
-
-    outcome: Outcome
-    replayed: bool
-    attempt: int
-    finished_at: float
-
-    def output(self, key: str) -> bytes:
-        """Return the output document, or raise `OperationFailed` or `OperationSuspended`."""
-        return success_of(key, self.outcome).output_json
-
-
-class Performer:
+class Performer(Waiter):
     """Performs the operations of one run under one claim.
 
     An operation is looked up in the journal, called only when it is not there, and recorded under
@@ -72,18 +42,13 @@ class Performer:
     """
 
     def __init__(self, fence: Fence, journal: Journal, ports: Ports, ownership: Ownership) -> None:
-        self.fence = fence
-        self.clock = ports.clock
+        super().__init__(fence, journal, ports, ownership)
         self.threads = ports.threads
         self.codec, self.secrets = ports.codec, ports.secrets
-        self.tenure = Tenure(fence.run_id, ownership, ports.clock)
-        self.activity = Activity(fence.run_id)
+        self._children = ports.children
         self.executed = 0
-        self.replayed = 0
-        self._replay, self._begun = Replay(journal), journal.begun
+        self._begun = journal.begun
         self._digester = Digester()
-        self.store = ports.store
-        self._observer = ports.observer
         self._probe = ports.probe
         self._boundary = Boundary(fence, ports, ownership, self.tenure, self.activity)
 
@@ -118,7 +83,7 @@ class Performer:
         row = self._find(asked)
         if row is not None:
             return await self._answer(row)
-        _check_new(invocation)
+        check_new(invocation)
         place = asked.place
         self.activity.begin(place)
         try:
@@ -134,37 +99,26 @@ class Performer:
         if self._refusal(above) is not None:
             return None
         held = self.holds(invocation.step_id, invocation.sequence)
-        if self.replayed % _ANSWERS_A_TURN == 0 or not held:
+        if self.replayed % ANSWERS_A_TURN == 0 or not held:
             return None
         row = self._find(Asked(invocation, digest_of(invocation), above))
         if row is None or row.payload is None:
             return None
         return self._replayed(row, row.payload)
 
-    def holds(self, step_id: str, sequence: int) -> bool:
-        """Return whether an operation is recorded, so that its handler is not called."""
-        return self._replay.holds(step_id, sequence)
+    @property
+    def children(self) -> Children:
+        """What starts runs from inside of this one; raises `NotInRun` where nobody does."""
+        if self._children is None:
+            raise NotInRun("here no run can be started from inside of another one")
+        return self._children
 
-    async def delay(
-        self, invocation: Invocation, seconds: float, *, above: tuple[Place, ...] = ()
-    ) -> None:
-        """Wait until `seconds` after the delay was first asked for, whatever happened since.
-
-        The input of the invocation is an object with `delay_ms`, which is `seconds`.
-
-        Durable when it returns: the record that the delay is over.
-        If it raises: as `perform`.
-        """
-        await self.tenure.refuse(self._refusal(above))
-        asked = Asked(invocation, digest_of(invocation), above)
-        row = self._find(asked)
-        if row is not None:
-            await self._answer(row)
-            return
-        timer = self._find_timer(asked)
-        if timer is None:
-            timer = await self._begin_timer(asked, self.clock.now() + seconds)
-        await self._wait(asked, timer.wake_at)
+    def seconds_left(self, seconds: float | None) -> float | None:
+        """Return how long something may take: some seconds, or what is left until the deadline."""
+        if self.deadline_at is None:
+            return seconds
+        left = max(0.0, self.deadline_at - self.clock.now())
+        return left if seconds is None else min(seconds, left)
 
     async def unfinished(self) -> PerdureError | None:
         """Return why the run cannot be over although its code is, or None.
@@ -182,52 +136,6 @@ class Performer:
         keys = [stable_key(run_id, *place) for place in sorted(places)]
         return UnaskedOperation(run_id, keys) if keys else None
 
-    def _refusal(self, above: tuple[Place, ...]) -> BaseException | None:
-        """Return why an operation may not begin, or None."""
-        refusal = self.tenure.refusal()
-        if refusal is None and self.activity.refuses(nested=bool(above)):
-            refusal = RunStopped(self.fence.run_id)
-        if refusal is not None:
-            self.activity.cut(above)
-        return refusal
-
-    def _find(self, asked: Asked) -> JournalRow | None:
-        try:
-            return self._replay.find(asked.invocation, asked.digest)
-        except ReplayMismatch as mismatch:
-            raise self._parked(asked, mismatch) from mismatch
-
-    def _find_timer(self, asked: Asked) -> TimerRow | None:
-        try:
-            return self._replay.find_timer(asked.invocation, asked.digest)
-        except ReplayMismatch as mismatch:
-            raise self._parked(asked, mismatch) from mismatch
-
-    def _parked(self, asked: Asked, cause: PerdureError) -> RunParked:
-        # What it is below of has no outcome either, whatever its code makes of the signal.
-        self.activity.cut(asked.above)
-        return self.tenure.park(cause)
-
-    async def _answer(self, row: JournalRow) -> Performed:
-        if self.replayed % _ANSWERS_A_TURN == 0:
-            # Nothing else in a replay waits, and others have work to do.
-            await asyncio.sleep(0)
-        payload = row.payload
-        if payload is None:
-            key = (self.fence.run_id, row.step_id, row.sequence)
-            payload = await self.tenure.insist(lambda: self.store.read_payload(*key))
-        return self._replayed(row, payload)
-
-    def _replayed(self, row: JournalRow, payload: bytes) -> Performed:
-        self.replayed += 1
-        self._observer.count("perdure_operation_replayed_total")
-        return Performed(
-            unpack_outcome(row.status, payload),
-            replayed=True,
-            attempt=row.attempt,
-            finished_at=row.finished_at,
-        )
-
     async def _execute(
         self,
         asked: Asked,
@@ -242,30 +150,33 @@ class Performer:
         if timer is not None:
             # A crash cut this delay short; what remains of it is waited under its own input.
             pending = retry_delay(invocation, retry_step, failures, timer.input_json)
-            await self._wait(Asked(pending, timer.input_sha256, asked.below), timer.wake_at)
+            await self._wait(Asked(pending, timer.input_sha256, asked.below), timer)
+        spent = await spent_ms(lambda number: self._input_of(retry_step, number), failures)
+        tries = Tries(invocation, retry, effect, self.clock, failures=failures, spent_ms=spent)
         started_at = self.clock.now()
-        retries = (effect or _NO_EFFECT).retries
         while True:
-            attempt = failures + 1
             self.activity.act(asked.place)
             try:
-                made = await self._make(asked, handler, retry, effect, attempt, started_at)
-                error = made.error
-                if error is None or retry is None or not retries(retry, error, attempt):
-                    return await self._end(asked, made, attempt, started_at)
+                made = await self._make(asked, handler, effect, tries, started_at)
+                delay = tries.delay_after(made.error)
+                if delay is None:
+                    return await self._end(asked, made, tries.number, started_at)
             finally:
                 self.activity.rest(asked.place)
             assert isinstance(made.outcome, Failure)
-            await self._back_off(asked, retry_step, retry, attempt, error, made.outcome)
-            failures += 1
+            await self._back_off(asked, retry_step, tries, delay, made.outcome)
+            tries.next(delay)
+
+    async def _input_of(self, step_id: str, sequence: int) -> bytes:
+        key = (self.fence.run_id, step_id, sequence)
+        return await self.tenure.insist(lambda: self.store.read_input(*key))
 
     async def _make(
         self,
         asked: Asked,
         handler: Handler,
-        retry: RetryPolicy | None,
         effect: EffectDeclaration | None,
-        attempt: int,
+        tries: Tries,
         started_at: float,
     ) -> Attempt:
         """Make one attempt; where it has an effect, through the boundary."""
@@ -282,9 +193,9 @@ class Performer:
             asked.digest,
             effect,
             call=lambda: self._attempt(asked, handler),
-            record_of=lambda outcome: self._record_of(asked, outcome, attempt, started_at),
-            retries=None if retry is None else lambda error: effect.retries(retry, error, attempt),
-            attempt=attempt,
+            record_of=lambda outcome: self._record_of(asked, outcome, tries.number, started_at),
+            retries=tries.retries,
+            attempt=tries.number,
         )
         try:
             return await self._boundary.apply(asked_effect)
@@ -313,41 +224,12 @@ class Performer:
         return msgspec.structs.replace(made, outcome=outcome)
 
     async def _back_off(
-        self,
-        asked: Asked,
-        step_id: str,
-        retry: RetryPolicy,
-        attempt: int,
-        error: Exception,
-        failure: Failure,
+        self, asked: Asked, step_id: str, tries: Tries, delay: Delay, failure: Failure
     ) -> None:
-        invocation = asked.invocation
         self._observer.count("perdure_operation_retried_total")
-        seconds = retry.delay_seconds(invocation.run_id, attempt, invocation.sequence, error)
-        document = msgspec.json.encode(
-            {"delay_ms": round(seconds * 1000), "error_name": failure.error_name}
-        )
-        again = retry_delay(invocation, step_id, attempt, document)
-        await self.delay(again, seconds, above=asked.below)
-
-    async def _begin_timer(self, asked: Asked, wake_at: float) -> TimerRow:
-        invocation, digest = asked.invocation, asked.digest
-        self.tenure.confirm()
-        await self.tenure.insist(
-            lambda: self.store.begin_timer(self.fence, invocation, digest, wake_at)
-        )
-        timer = timer_of(invocation, digest, wake_at)
-        if self.activity.beside():
-            # A handler that is tried again asks again for a delay that was cut short.
-            self._replay.add_timer(timer)
-        return timer
-
-    async def _wait(self, asked: Asked, wake_at: float) -> None:
-        started_at = self.clock.now()
-        # Wall time may have been set since the delay began: it never waits for more than the whole.
-        whole = whole_seconds(asked.invocation)
-        await self.clock.sleep(min(max(0.0, wake_at - started_at), whole))
-        await self._record(asked, Success(b"{}"), 1, started_at)
+        document = tries.request(delay, failure.error_name)
+        again = retry_delay(asked.invocation, step_id, tries.number, document)
+        await self.delay(again, delay.seconds, above=asked.below)
 
     async def _end(self, asked: Asked, made: Attempt, attempt: int, started_at: float) -> Performed:
         """Record what an operation came to, unless that was done along with its receipt."""
@@ -355,45 +237,4 @@ class Performer:
         if record is None:
             return await self._record(asked, made.outcome, attempt, started_at)
         self._remember(asked, record)
-        return _performed(record)
-
-    async def _record(
-        self, asked: Asked, outcome: Outcome, attempt: int, started_at: float
-    ) -> Performed:
-        record = self._record_of(asked, outcome, attempt, started_at)
-        await self.tenure.insist(lambda: self.store.append_record(self.fence, record))
-        self._remember(asked, record)
-        return _performed(record)
-
-    def _record_of(
-        self, asked: Asked, outcome: Outcome, attempt: int, started_at: float
-    ) -> NewRecord:
-        return NewRecord(
-            asked.invocation,
-            asked.digest,
-            outcome,
-            attempt,
-            started_at,
-            self.clock.now(),
-            bool(asked.above),
-            asked.cuts,
-            asked.beginnings,
-        )
-
-    def _remember(self, asked: Asked, record: NewRecord) -> None:
-        if self.activity.beside(asked.place):
-            # It may stand below a live operation whose handler is tried again, and asks again.
-            self._replay.add(row_of(record, _REMEMBERED_BYTES))
-        self.activity.done(asked.place)
-
-
-def _performed(record: NewRecord) -> Performed:
-    return Performed(
-        record.outcome, replayed=False, attempt=record.attempt, finished_at=record.finished_at
-    )
-
-
-def _check_new(invocation: Invocation) -> None:
-    invocation.check_identity()
-    what = f"the input of operation {invocation.stable_key}"
-    check_size(invocation.input_json, what=what, limit_bytes=INPUT_LIMIT_BYTES)
+        return performed_as(record)

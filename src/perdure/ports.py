@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from perdure.approvals import ApprovalStore
 from perdure.clock import Clock
 from perdure.codec import Codec
 from perdure.declaration import KnownEffects, Reported
@@ -13,9 +14,11 @@ from perdure.effects.audit import AuditSink
 from perdure.effects.receipt import Receipt
 from perdure.effects.store import Receipts, Settlement
 from perdure.fence import Fence
+from perdure.inbox import InboxStore
 from perdure.journal.record import Outcome
 from perdure.journal.store import JournalStore, NewRecord
 from perdure.observe import Observer
+from perdure.queued import Queued
 
 Handler: TypeAlias = Callable[[], Awaitable[Outcome | Reported]]
 """Performs one operation and returns what it came to."""
@@ -36,8 +39,8 @@ class Created(Protocol):
         ...
 
 
-class Store(JournalStore, Receipts, Protocol):
-    """The port through which a run keeps what it records and what it did to the world."""
+class Store(JournalStore, Receipts, InboxStore, ApprovalStore, Protocol):
+    """The port through which a run keeps what it records and did to the world, and gets mail."""
 
     async def settle_record(
         self, fence: Fence, settlement: Settlement, record: NewRecord
@@ -64,12 +67,47 @@ class Ownership(Protocol):
         ...
 
 
+class Children(Protocol):
+    """What starts runs from inside of a run, and tells how they ended."""
+
+    async def start(
+        self,
+        parent: str,
+        run_id: str,
+        function: Callable[..., Any] | str,
+        input_json: bytes | None,
+        version: int | None,
+        deadline_seconds: float | None,
+        *,
+        queued: Queued | None,
+    ) -> None:
+        """Start a run under an id, unless that was done before.
+
+        Durable when it returns: the run, fsynced.
+        If it raises: `UnknownFunction`, `UnknownQueue`, `RunConflict`, or a `StorageError`.
+        """
+        ...
+
+    async def end_of(self, run_id: str) -> Outcome:
+        """Return what a run that has ended came to: its output, or why there is none."""
+        ...
+
+    async def family(self, run_id: str) -> Sequence[str]:
+        """Return a run and all that were started below it."""
+        ...
+
+    def name_of(self, function: Callable[..., Any] | str) -> str:
+        """Return the name under which a run function is registered; raises `UnknownFunction`."""
+        ...
+
+
 class Ports(msgspec.Struct, frozen=True):
     """What performing needs from outside: where records go, the clocks, and who listens.
 
     `threads` runs functions that are not async; None for the event loop's own. `known` are the
     effects that this process can ask about. `codec` writes and reads the values of user code.
-    `secrets` resolves the names of secrets; None where nobody does.
+    `secrets` resolves the names of secrets, and `children` starts runs from inside of a run; None
+    where nobody does.
     """
 
     store: Store
@@ -81,6 +119,7 @@ class Ports(msgspec.Struct, frozen=True):
     known: KnownEffects = msgspec.field(default_factory=KnownEffects)
     codec: Codec = msgspec.field(default_factory=Codec)
     secrets: Secrets | None = None
+    children: Children | None = None
 
 
 def no_probe(point: str) -> None:

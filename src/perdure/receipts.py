@@ -20,7 +20,7 @@ from perdure.effects.support import EffectPolicy
 from perdure.effects.watch import Watch
 from perdure.encryption import Keyring, vault_of
 from perdure.engine.lease import Lease
-from perdure.engine.store import WorkerNews
+from perdure.engine.workers import WorkerNews
 from perdure.errors import EffectInProgress, LeaseLost, StaleDecision, StorageError, UnknownEffect
 from perdure.functions import check_performable
 from perdure.home import Home

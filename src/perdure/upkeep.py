@@ -3,12 +3,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from perdure.engine.engine import Engine
+from perdure.engine.engine import Engine, RunHandle
+from perdure.engine.registry import NOTHING
 from perdure.engine.rehearsal import Rehearsed
 from perdure.engine.retention import Retention, collect
 from perdure.engine.store import RunRow
+from perdure.ids import check_identifier
 
 if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
@@ -57,6 +59,37 @@ class Upkeep(ABC):
         """
         return await self.engine.rehearse(run_id)
 
+    async def fork(
+        self,
+        run_id: str,
+        at: str,
+        *,
+        new_id: str | None = None,
+        edit: Any = NOTHING,
+        repeat_effects: bool = False,
+    ) -> RunHandle[Any]:
+        """Start a run that another one was up to an operation, and return it.
+
+        `at` is the operation, `step/sequence` as `perdure show` prints it. What was recorded before
+        it is kept, and what the code asks for is answered from that; from there on everything is
+        performed. `edit` stands for what the operation itself came to, as `App.start` takes values;
+        without it, it is performed as well. What the other run did to the world from there on may
+        be done again: say `repeat_effects` if it may.
+
+        Durable when it returns: the run, fsynced; it will be executed.
+        If it raises: nothing was written. `UnknownRun`, `RunErased`, `UnknownOperation`,
+        `ForkRepeats` with the effects that need a decision, `RunConflict` while the other run is
+        executed or for a `new_id` that is taken, `InvalidPayload`, or a `StorageError`.
+        """
+        from perdure.engine.fork import Fork, fork_run  # most programs need none
+
+        output = None if edit is NOTHING else self.engine.codec.encode(edit, what=f"{at}: edit")
+        if new_id is not None:
+            check_identifier(new_id, "run id")
+        fork = Fork(run_id, at, new_id, output, repeat_effects=repeat_effects)
+        made = await fork_run(self.store, fork, self.store.clock.now())
+        return RunHandle(self.engine, made)
+
     async def export(self, run_id: str) -> bytes:
         """Return all that the store holds of a run, as one JSON document for `import_run`.
 
@@ -71,7 +104,7 @@ class Upkeep(ABC):
         """Write a run that was exported, with its records and its receipts; return it.
 
         A run that has ended is what it was; with `go_on`, one that was cancelled before it was
-        exported can be resumed here. One that waited for a worker waits for a person here, as
+        exported can be resumed here. One that waited for anything waits for a person here, as
         `needs_attention`, because it may have gone on where it came from; what was in flight is
         ambiguous. A run that is here already, just as it was exported, is returned as it stands.
 

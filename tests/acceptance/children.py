@@ -35,13 +35,23 @@ _plain.set_forkserver_preload(
         "tests.acceptance.test_parked_effects",
         "tests.acceptance.test_recovery",
         "tests.acceptance.test_two_workers",
+        "tests.acceptance.waiting_runs",
     ]
 )
 _agents.set_forkserver_preload(
     ["pytest", "perdure.storage.postgres", "tests.acceptance.turn", "tests.acceptance.warm"]
 )
 _WITH_AGENTS = {
-    f"tests.acceptance.{name}" for name in ("mcp_counter", "test_readme", "tool_turn", "turn")
+    f"tests.acceptance.{name}"
+    for name in (
+        "mcp_counter",
+        "mcp_depot",
+        "mcp_run",
+        "test_readme",
+        "tool_turn",
+        "turn",
+        "waiting_turn",
+    )
 }
 
 

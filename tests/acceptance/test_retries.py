@@ -22,6 +22,7 @@ from perdure import (
     effect,
     operation,
 )
+from perdure.journal.payloads import RetryRequest, encode_retry_request
 from perdure.testing.crash import CrashAt
 from perdure.testing.manual_clock import ManualClock
 from tests.acceptance.children import note, notes, query, run, running
@@ -41,7 +42,7 @@ _DECLARED: dict[str, Callable[[Any], Any]] = {
     "at least once": effect(on_ambiguous="retry", retry=_POLICY),
 }
 """What may be tried again: it changes nothing, or did not, or a repeat is harmless or wanted."""
-_DELAYS = [_POLICY.delay_seconds("run-1", attempt, 1) for attempt in (1, 2)]
+_DELAYS = [_POLICY.delay_ms("run-1", attempt, 1) / 1000 for attempt in (1, 2)]
 
 
 def book(
@@ -194,9 +195,13 @@ def test_chance_and_delays_are_the_same_on_every_recovery(tmp_path: Path) -> Non
     chance = [value for value in first if not isinstance(value, str) or len(value) == 36]
     assert len(set(chance)) == len(chance) == 9
     delays = "SELECT step_id, CAST(input_tail AS TEXT) FROM records WHERE kind = 'retry_delay'"
-    expected = [RetryPolicy(initial_seconds=0.01).delay_seconds("run-1", 1, 1) for _ in range(2)]
+    delay_ms = RetryPolicy(initial_seconds=0.01).delay_ms("run-1", 1, 1)
+    delay = RetryRequest(
+        delay_ms=delay_ms,
+        retry_number=1,
+        model_requests=1,
+        total_delay_ms=delay_ms,
+        error_name="ConnectionError",
+    )
     written = [document for _, document in query(tmp_path / "runs.db", delays)]
-    assert written == [
-        f'{{"delay_ms":{round(seconds * 1000)},"error_name":"ConnectionError"}}'
-        for seconds in expected
-    ]
+    assert written == [encode_retry_request(delay).decode()] * 2

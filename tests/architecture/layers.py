@@ -46,13 +46,27 @@ PLACES: dict[str, int] = {
     "declaration": MEETING,
     "boundary": MEETING,
     "tenure": MEETING,
+    "terms": MEETING,
+    "tries": MEETING,
     "preflight": MEETING,
+    "inbox": MEETING,
+    "waits": MEETING,
+    "recorder": MEETING,
+    "scope": MEETING,
+    "approvals": MEETING,
+    "outside": MEETING,
+    "child": MEETING,
+    "queued": MEETING,
+    "external_events": MEETING,
     "engine": ENGINE,
     "storage": EDGES,
     "channels": EDGES,
     "runtimes": EDGES,
     "adapters": EDGES,
     "app": COMPOSITION,
+    "mail": COMPOSITION,
+    "schedules": COMPOSITION,
+    "queues": COMPOSITION,
     "audit": COMPOSITION,
     "background": COMPOSITION,
     "blobs": COMPOSITION,
@@ -77,7 +91,17 @@ PROGRAMS = {"demo"}
 
 # Who puts a system together, and the pieces of that layer that they share.
 WIRING = {"app", "audit", "receipts", "sync"}
-PARTS = {"background", "blocking", "encryption", "home", "upkeep", "urls"}
+PARTS = {
+    "background",
+    "blocking",
+    "encryption",
+    "home",
+    "mail",
+    "queues",
+    "schedules",
+    "upkeep",
+    "urls",
+}
 
 # Which pieces of a layer are made of others of it.
 MADE_OF = {
@@ -93,9 +117,15 @@ GROUND = {"errors", "strict_json"}
 # What an edge may know of the engine: its ports and the records in them.
 ENGINE_PORTS = {
     "perdure.engine.store",
+    "perdure.engine.health",
+    "perdure.engine.history",
+    "perdure.engine.workers",
     "perdure.engine.retention",
     "perdure.engine.archive",
+    "perdure.engine.archived_run",
     "perdure.engine.reencryption",
+    "perdure.engine.schedules",
+    "perdure.engine.queues",
 }
 
 # What a front end may know below `app`.
@@ -109,6 +139,8 @@ PORTS = {
     "perdure.effects.answer",
     "perdure.effects.receipt",
     "perdure.effects.store",
+    "perdure.approvals",
+    "perdure.inbox",
     "perdure.session.channel",
     "perdure.engine.rehearsal",
     *ENGINE_PORTS,
@@ -120,7 +152,7 @@ CORE_THIRD_PARTY = {"msgspec"}
 # Distributions that come as one: an edge binds to one family.
 FAMILIES = [
     {"pydantic_ai", "pydantic", "pydantic_core", "mcp"},
-    {"mcp", "mcp_types"},
+    {"mcp", "mcp_types", "httpx2", "anyio", "pydantic"},
     {"psycopg", "psycopg_pool"},
 ]
 FRONT_END_THIRD_PARTY = {"cli": {"rich"}, "demo": {"pydantic_ai", "mcp", "fastmcp"}}

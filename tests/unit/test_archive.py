@@ -354,7 +354,7 @@ def test_what_is_no_exported_run_is_refused(tmp_path: Path) -> None:
         for broken in (b"", b"{", b"[1]", b'{"a": 1}', b'"\xff"', b"[" * 9999, data[:-9]):
             with pytest.raises(InvalidRecord, match="no exported run"):
                 await imported(there, broken)
-        newer = data.replace(b'"perdure_run":2', b'"perdure_run":3')
+        newer = data.replace(b'"perdure_run":3', b'"perdure_run":4')
         with pytest.raises(UnsupportedRecordVersion, match="upgrade perdure"):
             await imported(there, newer)
         with pytest.raises(InvalidRecord, match="does not have the digest"):

@@ -94,15 +94,29 @@ def test_a_tombstone_never_takes_the_place_of_a_receipt(places: tuple[Path, Path
     run(main())
 
 
-def changed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """Return an archive with another content, whole in its digest, of the first version."""
+def changed(data: bytes, change: Callable[[dict[str, Any]], object], version: int = 1) -> bytes:
+    """Return an archive with another content, whole in its digest, of an earlier version."""
     document = msgspec.json.decode(data)
     change(document["content"])
     content = msgspec.json.encode(document["content"])
     digest = hashlib.sha256(content).hexdigest()
     return msgspec.json.encode(
-        {"perdure_run": 1, "sha256": digest, "content": msgspec.Raw(content)}
+        {"perdure_run": version, "sha256": digest, "content": msgspec.Raw(content)}
     )
+
+
+def test_archives_from_before_there_were_messages_are_read(tmp_path: Path) -> None:
+    def older(content: dict[str, Any]) -> None:
+        for name in ("messages", "approvals"):
+            assert content.pop(name) == []
+        for name in ("wake_at", "deadline_at", "parent"):
+            assert content["run"].pop(name) is None
+
+    async def main() -> None:
+        before, _ = await erased(tmp_path)
+        assert encode_archive(decode_archive(changed(before, older, 2))) == before
+
+    run(main())
 
 
 def test_archives_of_the_first_version_are_read(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from perdure.demo.shop import Shop
 from perdure.demo.story import ANSWER, ORDER, PAID_CENTS
 from perdure.demo.verdict import SETTLERS, judge
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.engine.store import AttemptRow, OperationRow, RunRow
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import RunRow
 
 FIRST, SECOND = 11, 12
 QUERYABLE, IDEMPOTENT, NEITHER = SETTLERS

@@ -14,7 +14,8 @@ import pytest
 from perdure import App, Context, EffectAmbiguous, OperationIdentity, RunFailed
 from perdure.cli import main
 from perdure.receipts import ReceiptStore, guard
-from tests.harness import run
+from tests.asking import COURIER, REFUND, asking, leave
+from tests.harness import RUN, finish, run
 from tests.storages import kept_on_server, url_of
 
 Cli = Callable[..., tuple[int, str]]
@@ -90,6 +91,25 @@ def test_the_commands_do_on_a_server_what_they_do_on_a_file(url: str, cli: Cli) 
     assert cli("effects", "settle", key, *settle)[0] == 0
     assert cli("erase", "done", "--by", "ada", "--why", "asked for", "--yes")[0] == 0
     assert "erased" in cli("show", "done")[1]
+
+
+def test_approvals_and_messages_on_a_server(tmp_path: Path, cli: Cli) -> None:
+    run(leave(asking(tmp_path)))
+    assert document(cli("doctor", "--json"))["approvals"] == 2
+    one, other = document(cli("approvals", "--json"))["approvals"]
+    assert (one["item_id"], other["item_id"]) == (REFUND, COURIER)
+    for command, words in ((one["commands"][0], ()), (other["commands"][1], ("--by", "bo"))):
+        typed = shlex.split(command.replace("TEXT", "lost"))
+        place = typed.index("--url")
+        assert cli(*typed[1:place], *typed[place + 2 :], *words)[0] == 0
+    code, said = cli("deny", RUN, REFUND)
+    assert (code, f"item {REFUND} of run {RUN}, was approved by" in said) == (1, True)
+    assert document(cli("send", RUN, "note", "[1]", "--json"))["message"]["payload"] == [1]
+    told = ["Approve(arguments=None)", "Deny(message='lost')"]
+    assert run(finish(asking(tmp_path))) == told
+    assert [each["name"] for each in document(cli("show", RUN, "--json"))["messages"]][2:] == [
+        "note"
+    ]
 
 
 def test_a_schema_that_is_not_there_is_not_made_by_looking(url: str, cli: Cli) -> None:

@@ -16,7 +16,8 @@ from perdure.cli.naming import name_of
 from perdure.cli.operation import Problem
 from perdure.cli.runs import runs_sheet
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.engine.store import AttemptRow, OperationRow, RunProblem, RunRow, RunState
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import RunProblem, RunRow, RunState
 from tests.harness import Pause, app_on, once, paused_app, run, sql
 
 Show = Callable[..., tuple[int, str]]

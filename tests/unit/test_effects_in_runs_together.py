@@ -262,7 +262,7 @@ def test_a_cancelled_run_ends_once_each_effect_has_settled_or_is_in_doubt(
                 await handle.cancel()
                 await until(lambda: app.observer.counts[DOUBTS] == 1)
                 await time_to_go_on(app)
-                assert (await app.find(RUN)).state is RunState.RUNNING
+                assert (await app.find(RUN)).state is RunState.CANCELLING
                 assert sql(tmp_path, STATES) == [(1, "ambiguous"), (2, "in_flight")]
             finally:
                 go.set()

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, EffectRejected, OperationFailed, RunNeedsAttention, current
-from perdure.declaration import EffectDeclaration
-from perdure.engine.store import OperationRow
+from perdure import (
+    Context,
+    EffectRejected,
+    OperationFailed,
+    RetryPolicy,
+    RunNeedsAttention,
+    current,
+)
+from perdure.declaration import EffectDeclaration, Verdict
+from perdure.engine.history import OperationRow
 from perdure.errors import InvalidInvocation, InvalidPayload, MissingHandler, OperationSuspended
 from perdure.journal import (
     Binding,
@@ -22,6 +29,7 @@ from perdure.journal import (
     SuspensionReason,
 )
 from perdure.runtimes.embedded import EmbeddedRuntime
+from perdure.terms import Terms, TermsOf
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import (
     RUN,
@@ -60,7 +68,7 @@ class Worker:
         self,
         context: Context,
         namespace: str = "",
-        effects: Mapping[tuple[OperationKind, str], EffectDeclaration | None] = NO_EFFECT,
+        effects: Mapping[tuple[OperationKind, str], EffectDeclaration | TermsOf | None] = NO_EFFECT,
     ) -> Binding:
         runtime = EmbeddedRuntime(context, self.handlers, effects=effects)
         return Binding(
@@ -266,3 +274,50 @@ def test_an_event_is_delivered_again_under_its_key(tmp_path: Path) -> None:
     assert len(set(keys_seen) - {None}) == 1
     assert receipts == [("idempotent", "completed", 3)]
     assert ([row.status for row in rows], problem) == (["success"], None)
+
+
+def test_who_tells_the_terms_of_each_operation_is_not_asked_on_a_replay(tmp_path: Path) -> None:
+    worker = Worker()
+    app = app_on(tmp_path)
+    asked: list[int] = []
+
+    async def terms(invocation: Invocation) -> Terms:
+        asked.append(invocation.sequence)
+        if invocation.sequence == 1:
+            return Terms()
+        return Terms(effect=EffectDeclaration(), verdict_of=lambda outcome: Verdict.UNKNOWN)
+
+    async def main() -> None:
+        pause = Pause()
+
+        @app.run(version=1)
+        async def work(context: Context) -> None:
+            binding = worker.binding(context.branch("a"), "agent", effects={(TOOL, "tools"): terms})
+            for sequence in (1, 2):
+                await binding.execute(TOOL, "tool", sequence, b"1")
+            await pause()
+
+        await interrupt(app, pause, work)
+        await finish(app)
+
+    run(main())
+    assert asked == [1, 2]
+    assert sql(tmp_path, "SELECT state FROM receipts") == [("ambiguous",)]
+    assert [row.status for row in run(operations(app))] == ["success", "success"]
+
+
+def test_a_worker_is_tried_again_as_its_terms_say(tmp_path: Path) -> None:
+    worker = Worker(ConnectionError("gone"))
+    app = app_on(tmp_path, clock=(clock := ManualClock()))
+
+    async def terms(invocation: Invocation) -> Terms:
+        return Terms(retry=RetryPolicy(attempts=4))
+
+    @app.run(version=1)
+    async def work(context: Context) -> None:
+        binding = worker.binding(context, effects={(TOOL, "tools"): terms})
+        with pytest.raises(OperationFailed, match="gone"):
+            await binding.execute(TOOL, "tool", 1, b"1")
+
+    run(in_time(clock, once(app, work)))
+    assert len(worker.asked) == 4

@@ -17,7 +17,7 @@ from tests.storages import url_of
 
 HIDDEN = (
     *("input", "result", "failure", "traceback", "piece-0", "piece-2", "tail", "message", "wait"),
-    *("answer", "refusal"),
+    *("answer", "refusal", "said", "arguments", "denial"),
 )
 OPEN = ("key", "target")
 PACKED = pack(LONG)[1][:60]

@@ -142,7 +142,7 @@ def test_a_cancellation_reaches_the_worker_of_another_app(tmp_path: Path) -> Non
         async with worker, starter.connect():
             handle = await starter.start("work", 1)
             await pause.reached.wait()
-            assert await handle.cancel() == RunState.RUNNING
+            assert await handle.cancel() == RunState.CANCELLING
             with pytest.raises(RunCancelled):
                 await handle.result()
 

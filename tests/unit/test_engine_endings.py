@@ -58,7 +58,7 @@ def test_pending_running_and_finished_runs_are_cancelled(tmp_path: Path) -> None
         async with app:
             running = await app.start(work, run_id="running")
             await pause.reached.wait()
-            assert await running.cancel() == RunState.RUNNING
+            assert await running.cancel() == RunState.CANCELLING
             for handle in (running, app.handle("pending")):
                 with pytest.raises(RunCancelled, match=f"run {handle.run_id} was cancelled"):
                     await handle.result()

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from perdure.engine.lease import Lease
-from perdure.engine.store import RunStore, WorkerNews
+from perdure.engine.store import RunStore
+from perdure.engine.workers import WorkerNews
 from perdure.errors import LeaseLost, StorageBusy
 from perdure.testing.manual_clock import ManualClock
 

@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 
 from perdure import RunState
+from perdure.activity import Rest
+from perdure.approvals import Deny, NewAnswer
 from perdure.clock import SystemClock
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import Owner
 from perdure.engine.store import RunEnd, RunProblem
-from perdure.errors import LeaseLost, StaleDecision
+from perdure.errors import AlreadyResolved, LeaseLost, StaleDecision
+from perdure.inbox import NewMessage
 from perdure.journal import Success
 from perdure.journal.checkpoint import Checkpoint, CheckpointKind, Saved
 from perdure.observe import Observer
 from perdure.ports import no_probe
 from perdure.storage.postgres import PostgresStorage
 from perdure.storage.postgres.hints import Hints
-from perdure.testing.storage.scene import Process, delay, new_run, record, settlement
+from perdure.testing.storage.scene import Process, delay, message, new_run, record, settlement
 from tests.harness import run
 from tests.proxy import Cut, Proxy, proxy
 from tests.storages import kept_on_server, url_of
@@ -410,6 +413,156 @@ async def retire(place: Place) -> Any:
     return write
 
 
+async def park(place: Place) -> Any:
+    return await _park(place, RunState.SUSPENDED, "suspended")
+
+
+async def park_what_has_come(place: Place) -> Any:
+    return await _park(place, RunState.PENDING, "released", message(place.run_id))
+
+
+async def _park(place: Place, wanted: RunState, ending: str, *come: NewMessage) -> Any:
+    fence = await place.cut.start(place.run_id)
+    for each in come:
+        await place.other.store.send_message(each)
+    rest = Rest(None, frozenset({"news"}))
+
+    async def write() -> Any:
+        state = await place.cut.store.park_run(fence, rest, executed=1, replayed=0)
+
+        async def check() -> None:
+            assert state is wanted
+            assert await place.endings() == [ending]
+            with pytest.raises(LeaseLost):
+                await place.cut.store.park_run(fence, rest, executed=1, replayed=0)
+            await place.other.store.request_cancel(place.run_id)
+
+        return check
+
+    return write
+
+
+async def wake(place: Place) -> Any:
+    fence = await place.other.start(place.run_id)
+    await place.other.store.park_run(fence, Rest(5.0), executed=1, replayed=0)
+
+    async def write() -> Any:
+        await place.cut.store.wake_runs()
+
+        async def check() -> None:
+            assert await place.other.state(place.run_id) is RunState.PENDING
+
+        return check
+
+    return write
+
+
+async def send(place: Place) -> Any:
+    await place.cut.start(place.run_id)
+
+    async def write() -> Any:
+        sent = await place.cut.store.send_message(message(place.run_id))
+
+        async def check() -> None:
+            assert sent.edition == 1
+            assert list(await place.other.store.list_messages(place.run_id)) == [sent]
+
+        return check
+
+    return write
+
+
+async def edit(place: Place) -> Any:
+    await place.cut.start(place.run_id)
+    await place.other.store.send_message(message(place.run_id))
+
+    async def write() -> Any:
+        new = message(place.run_id, payload_json=b"2")
+        sent = await place.cut.store.send_message(new, edit=True)
+
+        async def check() -> None:
+            assert (sent.edition, sent.payload_json) == (2, b"2")
+            assert list(await place.other.store.list_messages(place.run_id)) == [sent]
+
+        return check
+
+    return write
+
+
+async def withdraw(place: Place) -> Any:
+    await place.cut.start(place.run_id)
+    await place.other.store.send_message(message(place.run_id))
+
+    async def write() -> Any:
+        withdrawn = await place.cut.store.withdraw_message(place.run_id, "m-1")
+
+        async def check() -> None:
+            assert withdrawn
+            assert not await place.cut.store.withdraw_message(place.run_id, "m-1")
+
+        return check
+
+    return write
+
+
+async def take(place: Place) -> Any:
+    fence = await place.cut.start(place.run_id)
+    sent = await place.other.store.send_message(message(place.run_id))
+    document = place.run_id.encode() * 3
+
+    async def write() -> Any:
+        taking = record(fence, "wait", 1, document=document, cuts=(4, 9))
+        landed = await place.cut.store.take_message(fence, sent, taking)
+
+        async def check() -> None:
+            assert landed
+            (found,) = await place.other.store.list_messages(place.run_id)
+            assert found.taken_by == ("wait", 1)
+            assert await place.other.store.read_input(place.run_id, "wait", 1) == document
+            # And where nobody was told, and it is taken once more.
+            assert await place.cut.store.take_message(fence, sent, taking)
+            later = record(fence, "wait", 2)
+            assert not await place.cut.store.take_message(fence, sent, later)
+
+        return check
+
+    return write
+
+
+async def ask(place: Place) -> Any:
+    fence = await place.cut.start(place.run_id)
+
+    async def write() -> Any:
+        await place.cut.ask(fence, 1)
+
+        async def check() -> None:
+            (asked,) = await place.other.store.list_approvals(place.run_id)
+            assert asked.open
+            assert len((await place.other.store.read_journal(place.run_id)).timers) == 1
+
+        return check
+
+    return write
+
+
+async def answer(place: Place) -> Any:
+    await place.cut.ask(await place.cut.start(place.run_id), 1)
+    said = NewAnswer(Deny("no"), "ada", 7.5)
+
+    async def write() -> Any:
+        answered = await place.cut.store.answer_approval(place.run_id, "1", said)
+
+        async def check() -> None:
+            assert (answered.answer, answered.open) == (said.answer, False)
+            assert len(await place.other.store.list_messages(place.run_id)) == 1
+            with pytest.raises(AlreadyResolved):
+                await place.cut.store.answer_approval(place.run_id, "1", said)
+
+        return check
+
+    return write
+
+
 WRITES: list[Write] = [
     start,
     claim,
@@ -432,6 +585,15 @@ WRITES: list[Write] = [
     erase,
     register,
     retire,
+    park,
+    park_what_has_come,
+    wake,
+    send,
+    edit,
+    withdraw,
+    take,
+    ask,
+    answer,
 ]
 
 

@@ -1,19 +1,29 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perdure.errors import InvalidFunction, InvalidPayload, OperationFailed
-from perdure.retry import RetryPolicy, backoff_ms, retry_after_seconds, retryable
+from perdure.retry import Advice, RetryPolicy, advice_of, backoff_ms, retryable
+
+NOW = datetime(2026, 10, 21, 7, 27, 55, tzinfo=UTC).timestamp()
 
 
 class Busy(Exception):
     def __init__(self, retry_after: Any = None, headers: dict[str, str] | None = None) -> None:
         self.retry_after = retry_after
         self.response = SimpleNamespace(headers=headers)
+
+
+class Direct(Exception):
+    """Has its headers at hand, as what frameworks make of a response does."""
+
+    def __init__(self, **headers: str) -> None:
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 class Refused(Exception):
@@ -62,7 +72,12 @@ def test_retry_on_takes_types_or_a_function() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"attempts": 0}, {"initial_seconds": -1.0}, {"maximum_seconds": float("inf")}],
+    [
+        {"attempts": 0},
+        {"initial_seconds": -1.0},
+        {"maximum_seconds": float("inf")},
+        {"most_delay_seconds": float("nan")},
+    ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidFunction, match=next(iter(arguments))):
@@ -80,17 +95,25 @@ def test_the_window_doubles_up_to_the_maximum_and_the_delay_stays_within() -> No
 
 def test_the_delay_is_fixed_by_run_retry_and_request() -> None:
     policy = RetryPolicy()
-    assert policy.delay_seconds("run-1", 2, 3) == 0.431
-    assert policy.delay_seconds("run-1", 2, 3, ValueError()) == 0.431
-    assert policy.delay_seconds("run-1", 2, 4) != 0.431
+    assert policy.delay_ms("run-1", 2, 3) == 431
+    assert policy.delay_ms("run-1", 2, 4) != 431
 
 
 def test_retry_after_replaces_the_jitter_and_is_capped() -> None:
-    assert RetryPolicy().delay_seconds("run-1", 1, 1, Busy(3)) == 3.0
-    assert RetryPolicy().delay_seconds("run-1", 1, 1, Busy(36_000)) == 8.0
-    assert RetryPolicy(maximum_seconds=60).delay_seconds("run-1", 1, 1, Busy(30)) == 30.0
+    assert RetryPolicy().delay_ms("run-1", 1, 1, 3.0) == 3000
+    assert RetryPolicy().delay_ms("run-1", 1, 1, 0.0004) == 1
+    assert RetryPolicy().delay_ms("run-1", 1, 1, 36_000.0) == 8000
+    assert RetryPolicy(maximum_seconds=60).delay_ms("run-1", 1, 1, 30.0) == 30_000
     ignoring = RetryPolicy(respect_retry_after=False)
-    assert ignoring.delay_seconds("run-1", 1, 1, Busy(3)) == 0.02
+    assert ignoring.delay_ms("run-1", 1, 1, 3.0) == 20
+
+
+def test_a_delay_has_to_fit_into_what_is_left() -> None:
+    policy = RetryPolicy(most_delay_seconds=10)
+    assert policy.affords(4000, 6000)
+    assert not policy.affords(4001, 6000)
+    assert not policy.affords(0, 10_001)
+    assert RetryPolicy().affords(1 << 60, 1 << 60)
 
 
 @pytest.mark.parametrize(
@@ -98,16 +121,35 @@ def test_retry_after_replaces_the_jitter_and_is_capped() -> None:
     [
         (Busy(0), 0.0),
         (Busy(1.5), 1.5),
+        (Busy("2"), 2.0),
         (Busy(headers={"Retry-After": "5"}), 5.0),
         (Busy(headers={"retry-after": "5"}), 5.0),
-        (Busy(headers={"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}), None),
+        (Busy(headers={"retry-after": "5", "retry-after-ms": "1250"}), 1.25),
+        (Busy(headers={"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}), 5.0),
+        (Busy(headers={"Retry-After": "Wednesday, 21-Oct-26 07:28:00 GMT"}), 5.0),
+        (Busy(headers={"Retry-After": "Wed Oct 21 07:28:00 2026"}), 5.0),
+        (Busy(99, headers={"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), 5.0),
+        (Busy(headers={"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}), 0.0),
+        (Busy(4, headers={"retry-after": "Wed, 99 Oct 2026 07:28:00 GMT"}), 4.0),
         (Busy(headers={}), None),
         (Busy(-1), None),
         (Busy(float("nan")), None),
         (Busy("soon"), None),
         (Busy([]), None),
+        (Direct(retry_after="6"), 6.0),
         (ValueError(), None),
     ],
 )
 def test_where_retry_after_is_found(error: Exception, seconds: float | None) -> None:
-    assert retry_after_seconds(error) == seconds
+    assert advice_of(error, NOW).retry_after_seconds == seconds
+
+
+def test_what_else_a_server_says() -> None:
+    told = Direct(
+        x_ratelimit_remaining_requests="0",
+        anthropic_ratelimit_tokens_remaining="1e99",
+        request_id="r" * 200,
+    )
+    assert advice_of(told, NOW) == Advice(None, 0, (1 << 63) - 1, "r" * 128)
+    odd = Direct(x_ratelimit_remaining_requests="few", x_request_id="a\nb")
+    assert advice_of(odd, NOW) == Advice()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import App, Context, RunState
-from perdure.engine.store import WorkerNews
 from perdure.engine.worker import Worker
+from perdure.engine.workers import WorkerNews
 from perdure.errors import RunCancelled, StorageError, StorageFull
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import RUN, Pause, app_on, attempts, paused_app, run, sql, until

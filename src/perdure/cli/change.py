@@ -14,6 +14,7 @@ from perdure.cli.receipt import asked_of, read_receipts
 from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
+from perdure.cli.waiting import PARKED, endings, read_waiting, standing
 from perdure.effects.receipt import Receipt
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import PerdureError
@@ -84,8 +85,11 @@ async def _cancel(app: App, run_id: str) -> Changed:
     match row.state:
         case RunState.CANCELLED if not before.state.ended:
             return _changed(row, "is cancelled")
-        case RunState.RUNNING:
-            return _changed(row, "is running; its worker has been asked to cancel it")
+        case RunState.RUNNING | RunState.CANCELLING:
+            asked = "its worker has been asked to cancel it"
+            if before.state is RunState.CANCELLING:
+                asked = "its worker was asked to cancel it before"
+            return _changed(row, f"is {row.state.value}; {asked}")
         case _:
             return _changed(row, f"is {row.state} already; nothing was done", Exit.NOT_WELL)
 
@@ -104,16 +108,30 @@ async def _resume(app: App, run_id: str, place: str, *, anyway: bool) -> Changed
         return _changed(row, f"is {row.state}, and {again}: it waits for {way}")
     if row != before:
         return _changed(row, f"is {row.state} and goes on when a worker serves it")
+    if row.state in PARKED:
+        return await _waiting(app, row, place)
     erased = "" if row.tombstone is None else ", was erased"
     why = {
         RunState.RUNNING: "is running already",
         RunState.PENDING: "waits for a worker already",
+        RunState.CANCELLING: "is being cancelled by its worker",
     }.get(row.state, f"is {row.state}{erased} and never goes on")
     return _changed(row, f"{why}; nothing was done", Exit.NOT_WELL)
 
 
 def _changed(row: RunRow, what: str, code: Exit = Exit.OK) -> Changed:
     return Changed(describe(row), [f"run {row.run_id} {what}"], code)
+
+
+async def _waiting(app: App, row: RunRow, place: str) -> Changed:
+    """Return what ends the wait of a run that is not resumed, because it goes on by itself."""
+    waiting = await read_waiting(app, row)
+    ways = endings(row.run_id, waiting, place)
+    then = "to end its wait, type one of these" if ways else "it goes on by itself then"
+    lines = [f"run {row.run_id} is {row.state.value}{standing(row, waiting)}; nothing was done"]
+    lines += [then, *(f"  {way}" for way in ways)]
+    commands = [way.partition("  # ")[0] for way in ways]
+    return Changed({**describe(row), "commands": commands}, lines, Exit.NOT_WELL)
 
 
 def _awaiting(row: RunRow, awaited: Sequence[Receipt], place: str) -> Changed:

@@ -23,7 +23,7 @@ _COLUMNS: Final = (
     Column("replayed", number=True, dispensable=1),
     Column("reason", least=40, below=True),
 )
-_OPEN: Final = (RunState.RUNNING, RunState.PENDING, RunState.NEEDS_ATTENTION)
+_OPEN: Final = tuple(state for state in RunState if not state.ended)
 
 
 async def check(options: argparse.Namespace, screen: Screen) -> Exit:

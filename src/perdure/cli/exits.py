@@ -4,6 +4,9 @@ import enum
 from typing import Final
 
 from perdure.errors import (
+    AlreadyResolved,
+    ApprovalChanged,
+    ApprovalClosed,
     CommandError,
     EffectErased,
     InputDigestMismatch,
@@ -12,15 +15,18 @@ from perdure.errors import (
     MissingExtra,
     PerdureError,
     RunCancelled,
+    RunEnded,
     RunErased,
     RunFailed,
     RunNeedsAttention,
     StaleDecision,
     StorageError,
     StorageMissing,
+    UnknownApproval,
     UnknownEffect,
     UnknownFunction,
     UnknownRun,
+    UnknownSchedule,
 )
 
 
@@ -39,10 +45,11 @@ class Exit(enum.IntEnum):
 
 MEANINGS: Final = {
     Exit.OK: "done, and all is well",
-    Exit.NOT_WELL: "the answer is not well: the run failed, a decision was stale, doctor or the"
-    " demo found something",
+    Exit.NOT_WELL: "the answer is not well: the run failed, a decision was stale or came too late,"
+    " doctor or the demo found something",
     Exit.USAGE: "the command cannot be done as typed: bad options, input, URL or MODULE:APP",
-    Exit.NOT_FOUND: "there is no such run, run function, receipt or database, or it was erased",
+    Exit.NOT_FOUND: "there is no such run, run function, receipt, item or database, or it was"
+    " erased",
     Exit.STORAGE: "the database is busy, full, read-only, damaged or of a newer release",
     Exit.UNFINISHED: "the run was cancelled, or needs attention before it can go on",
     Exit.BUG: "perdure itself failed; the traceback is on stderr",
@@ -53,11 +60,17 @@ MEANINGS: Final = {
 # The first line that fits decides.
 _OF_ERRORS: Final[tuple[tuple[type[PerdureError], Exit], ...]] = (
     (UnknownRun, Exit.NOT_FOUND),
+    (UnknownSchedule, Exit.NOT_FOUND),
     (RunErased, Exit.NOT_FOUND),
     (UnknownFunction, Exit.NOT_FOUND),
     (UnknownEffect, Exit.NOT_FOUND),
+    (UnknownApproval, Exit.NOT_FOUND),
     (EffectErased, Exit.NOT_FOUND),
     (StaleDecision, Exit.NOT_WELL),
+    (AlreadyResolved, Exit.NOT_WELL),
+    (ApprovalClosed, Exit.NOT_WELL),
+    (ApprovalChanged, Exit.NOT_WELL),
+    (RunEnded, Exit.NOT_WELL),
     (StorageMissing, Exit.NOT_FOUND),
     (InvalidUrl, Exit.USAGE),
     (KeyUnavailable, Exit.USAGE),

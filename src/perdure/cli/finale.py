@@ -60,7 +60,7 @@ def document(finale: Finale) -> dict[str, Any]:
         "seconds": round(finale.seconds, 3),
         "folder": None if finale.kept is None else str(finale.kept),
         "commands": finale.commands,
-        **document_of(finale.timeline),
+        **document_of(finale.timeline, ""),
     }
 
 

@@ -5,12 +5,19 @@ from typing import Any
 import msgspec
 
 from perdure.app import App
-from perdure.cli.naming import name_of
+from perdure.cli.naming import name_of, told_by_input
 from perdure.cli.screen import Screen
+from perdure.cli.sheet import plain
 from perdure.cli.words import duration, instant, moment, size
 from perdure.codec.readable import readable
-from perdure.engine.store import OperationRow
-from perdure.errors import CommandError
+from perdure.engine.history import OperationRow
+from perdure.errors import (
+    CommandError,
+    InputDigestMismatch,
+    KeyUnavailable,
+    StorageCorrupt,
+    StorageMissing,
+)
 from perdure.journal.store import Failure, Outcome, Success, Suspended, unpack_outcome
 
 
@@ -37,13 +44,25 @@ async def read_problem(app: App, run_id: str, row: OperationRow) -> Problem | No
     return _problem(outcome)
 
 
-def describe_operation(run_id: str, row: OperationRow, problem: Problem | None) -> dict[str, Any]:
-    """Return an operation as a JSON document shows it."""
+async def read_name(app: App, run_id: str, row: OperationRow) -> str:
+    """Return what people call an operation."""
+    if not told_by_input(row.handler_id):
+        return name_of(row)
+    try:
+        return name_of(row, await app.store.read_input(run_id, row.step_id, row.sequence))
+    except (InputDigestMismatch, KeyUnavailable, StorageCorrupt, StorageMissing):
+        return name_of(row)
+
+
+def describe_operation(
+    run_id: str, row: OperationRow, name: str, problem: Problem | None
+) -> dict[str, Any]:
+    """Return an operation as a JSON document shows it; `name` is what people call it."""
     return {
         "key": f"{run_id}/{row.step_id}/{row.sequence}",
         "step_id": row.step_id,
         "sequence": row.sequence,
-        "name": name_of(row),
+        "name": name,
         "kind": row.kind,
         "handler_id": row.handler_id,
         "status": row.status,
@@ -66,14 +85,14 @@ async def show_operation(app: App, run_id: str, place: str, screen: Screen) -> N
     problem = _problem(outcome) if isinstance(outcome, Failure) else None
     screen.document(
         {
-            **describe_operation(run_id, row, problem),
+            **describe_operation(run_id, row, name_of(row, input_json), problem),
             "input": msgspec.Raw(input_json),
             "output": msgspec.Raw(outcome.output_json) if isinstance(outcome, Success) else None,
             "failure": _failure(outcome) if isinstance(outcome, Failure) else None,
             "suspension": _suspension(outcome) if isinstance(outcome, Suspended) else None,
         }
     )
-    screen.line(_facts(run_id, row))
+    screen.line(_facts(run_id, row, name_of(row, input_json)))
     screen.line(f"\ninput\n{_pretty(input_json)}\n")
     match outcome:
         case Success(output_json=output_json):
@@ -112,9 +131,9 @@ def _suspension(suspended: Suspended) -> dict[str, Any]:
     return {"reason": suspended.reason, "state": msgspec.Raw(suspended.state_json)}
 
 
-def _facts(run_id: str, row: OperationRow) -> str:
+def _facts(run_id: str, row: OperationRow, name: str) -> str:
     facts = {
-        "what": name_of(row),
+        "what": plain(name),
         "kind": row.kind,
         "handler": row.handler_id,
         "outcome": row.status,

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+from perdure.cli.answer import add_answers
+from perdure.cli.approvals import add_approvals
 from perdure.cli.exits import MEANINGS
 from perdure.cli.key import add_key
 from perdure.cli.reencrypt import add_reencrypt
+from perdure.cli.schedules import add_schedules
+from perdure.cli.send import add_send
 from perdure.cli.target import KEY_FILE_VARIABLE, URL_VARIABLE
+from perdure.cli.typed import positive
 from perdure.engine.retention import Retention
 from perdure.engine.store import RunState
 from perdure.errors import CommandError
@@ -64,12 +68,11 @@ def build_parser() -> Parser:
     _add_gc(commands)
     add_key(commands, _add)
     add_reencrypt(commands, _add)
+    add_schedules(commands, _add)
     runs = _add(commands, "runs", "list runs, newest first", store=True)
     states = [state.value for state in RunState]
     runs.add_argument("--state", choices=states, help="only runs in this state")
-    runs.add_argument(
-        "--limit", type=_positive(int), default=20, help="at most N (20)", metavar="N"
-    )
+    runs.add_argument("--limit", type=positive(int), default=20, help="at most N (20)", metavar="N")
     for name, what in (
         ("show", "show a run: its attempts and the timeline of its operations"),
         ("cancel", "end runs; a worker that executes one is told"),
@@ -94,6 +97,9 @@ def build_parser() -> Parser:
                 action="store_true",
                 help="although it waits for an effect to be settled, for code that was changed",
             )
+    add_approvals(commands, _add)
+    add_answers(commands, _add)
+    add_send(commands, _add)
     _add_erase(commands)
     _add_archive(commands)
     _add_effects(commands)
@@ -180,11 +186,11 @@ def _add_worker(commands: Any) -> None:
     worker.add_argument("target", metavar="MODULE:APP", help=_TARGET)
     worker.add_argument("--name", help="the name that timelines show")
     worker.add_argument(
-        "--concurrency", type=_positive(int), metavar="N", help="at most N runs at once"
+        "--concurrency", type=positive(int), metavar="N", help="at most N runs at once"
     )
     worker.add_argument(
         "--lease-seconds",
-        type=_positive(float),
+        type=positive(float),
         metavar="S",
         help="how long runs stay this worker's when it stops answering without dying",
     )
@@ -202,7 +208,14 @@ def _add_start(commands: Any) -> None:
         "--id", dest="run_id", help="the run's id: the same id and input are the same run"
     )
     start.add_argument(
-        "--version", type=_positive(int), metavar="N", help="the function's version (the newest)"
+        "--version", type=positive(int), metavar="N", help="the function's version (the newest)"
+    )
+    start.add_argument(
+        "--deadline",
+        dest="deadline_seconds",
+        type=positive(float),
+        metavar="SECONDS",
+        help="how long it may take from now on, waits included; then it fails",
     )
     start.add_argument("--wait", action="store_true", help="wait for the result and print it")
 
@@ -222,7 +235,7 @@ def _add_check(commands: Any) -> None:
     )
     check.add_argument(
         "--limit",
-        type=_positive(int),
+        type=positive(int),
         default=100,
         help="at most N of each state (100)",
         metavar="N",
@@ -266,7 +279,7 @@ def _add_effects(commands: Any) -> None:
     effects.add_argument("--all", action="store_true", help="every effect that has a receipt")
     effects.add_argument("--run", metavar="RUN", help="only effects of this run")
     effects.add_argument(
-        "--limit", type=_positive(int), default=20, help="at most N (20)", metavar="N"
+        "--limit", type=positive(int), default=20, help="at most N (20)", metavar="N"
     )
     below = effects.add_subparsers(dest="effects_command", metavar="COMMAND")
     key: Final = "the effect's key, or its beginning of 8 characters or more"
@@ -289,7 +302,7 @@ def _add_effects(commands: Any) -> None:
     watch.add_argument(
         "--for",
         dest="seconds",
-        type=_positive(float),
+        type=positive(float),
         metavar="SECONDS",
         help="end after so many seconds instead of at Ctrl-C",
     )
@@ -309,7 +322,7 @@ def _add_decision(settle: Parser) -> None:
     settle.add_argument("--why", metavar="TEXT", help="how this is known; kept with the decision")
     settle.add_argument(
         "--expect-version",
-        type=_positive(int),
+        type=positive(int),
         metavar="N",
         help="the version of the receipt that was looked at",
     )
@@ -357,19 +370,6 @@ def _add(
         help="write one JSON document instead",
     )
     return parser
-
-
-def _positive(kind: type[int | float]) -> Callable[[str], int | float]:
-    def read(text: str) -> int | float:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = 0
-        if not 0 < number < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-        return number
-
-    return read
 
 
 def _epilog() -> str:

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from typing import Final
 
 from perdure.cli import (
+    answer,
+    approvals,
     change,
     check,
     demo,
@@ -21,6 +23,8 @@ from perdure.cli import (
     key,
     reencrypt,
     runs,
+    schedules,
+    send,
     show,
     start,
     worker,
@@ -35,9 +39,13 @@ from perdure.errors import PerdureError
 Command = Callable[[argparse.Namespace, Screen], Awaitable[Exit]]
 
 _COMMANDS: Final[dict[str, Command]] = {
+    "answer": answer.answer,
+    "approvals": approvals.approvals,
+    "approve": answer.approve,
     "cancel": change.cancel,
     "check": check.check,
     "demo": demo.demo,
+    "deny": answer.deny,
     "doctor": doctor.doctor,
     "effects": effects.effects,
     "erase": erase.erase,
@@ -48,6 +56,8 @@ _COMMANDS: Final[dict[str, Command]] = {
     "reencrypt": reencrypt.reencrypt_all,
     "resume": change.resume,
     "runs": runs.runs,
+    "schedules": schedules.schedules,
+    "send": send.send,
     "show": show.show,
     "start": start.start,
     "worker": worker.work,

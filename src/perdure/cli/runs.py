@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,13 +15,16 @@ from perdure.cli.words import STYLES, abridged, duration, instant, moment
 from perdure.engine.store import RunRow, RunState
 from perdure.strict_json import MalformedError, check_document
 
-_COLUMNS: Final = (
+_STATED: Final = (
     Column("run"),
     Column("function"),
     Column("state"),
-    Column("attempts", number=True, dispensable=2),
+)
+_WAKES: Final = (Column("until (UTC)", dispensable=2),)
+_TOLD: Final = (
+    Column("attempts", number=True, dispensable=3),
     Column("created (UTC)", dispensable=1),
-    Column("took", number=True, dispensable=3),
+    Column("took", number=True, dispensable=4),
     Column("problem", least=40, below=True),
 )
 
@@ -56,6 +59,9 @@ def describe(row: RunRow) -> dict[str, Any]:
         "created_at": instant(row.created_at),
         "started_at": instant(row.started_at),
         "finished_at": instant(row.finished_at),
+        "wake_at": instant(row.wake_at),
+        "deadline_at": instant(row.deadline_at),
+        "parent": row.parent,
         "input_sha256": row.input_sha256.hex() or None,
         "result": result,
         "unreadable": unreadable,
@@ -86,16 +92,18 @@ def say(screen: Screen, row: RunRow, what: str, code: Exit = Exit.OK) -> Exit:
     return code
 
 
-def runs_sheet(rows: Iterable[RunRow], place: str) -> Sheet:
+def runs_sheet(rows: Sequence[RunRow], place: str, title: str = "") -> Sheet:
     """Return runs as a table, in the order given; `place` names the database in commands."""
-    return Sheet("", _COLUMNS, (_cells(row, place) for row in rows))
+    wakes = _WAKES if any(row.wake_at is not None for row in rows) else ()
+    cells = ([*_stated(row), *(_wakes(row) for _ in wakes), *_told(row, place)] for row in rows)
+    return Sheet(title, (*_STATED, *wakes, *_TOLD), cells)
 
 
 def state_of(row: RunRow) -> Any:
     """Return the state of a run as coloured text of rich."""
     from rich.text import Text
 
-    asked = row.cancel_requested and not row.state.settled
+    asked = row.cancel_requested and not (row.state.settled or row.state is RunState.CANCELLING)
     word = f"{row.state.value}, to be cancelled" if asked else row.state.value
     if _result(row)[1] is not None:
         word += ", unreadable"
@@ -119,11 +127,16 @@ def took(row: RunRow) -> float | None:
     return row.finished_at - row.started_at
 
 
-def _cells(row: RunRow, place: str) -> tuple[object, ...]:
+def _stated(row: RunRow) -> tuple[object, ...]:
+    return row.run_id, f"{row.function}@{row.version}", state_of(row)
+
+
+def _wakes(row: RunRow) -> str:
+    return moment(row.wake_at).removesuffix("Z")
+
+
+def _told(row: RunRow, place: str) -> tuple[object, ...]:
     return (
-        row.run_id,
-        f"{row.function}@{row.version}",
-        state_of(row),
         row.generation,
         moment(row.created_at).rpartition(":")[0],
         duration(took(row)),

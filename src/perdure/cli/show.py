@@ -18,7 +18,7 @@ async def show(options: argparse.Namespace, screen: Screen) -> Exit:
         screen.need_tables()
         timeline = await read_timeline(app, options.run_id)
     if screen.as_json:
-        screen.document(document(timeline))
+        screen.document(document(timeline, screen.place))
     else:
         screen.show(*sections(timeline, screen.place))
     return Exit.OK

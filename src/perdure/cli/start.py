@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,8 +17,11 @@ from perdure.cli.runs import describe
 from perdure.cli.screen import Screen
 from perdure.cli.target import load_app, naming_the_database
 from perdure.cli.typed import read_json
+from perdure.cli.waiting import PARKED, endings, read_waiting, standing
 from perdure.codec.readable import readable
 from perdure.errors import RunCancelled, RunFailed, RunNeedsAttention
+
+_PAUSE_SECONDS: Final = 0.2
 
 
 async def start(options: argparse.Namespace, screen: Screen) -> Exit:
@@ -33,7 +36,11 @@ async def _start(app: App, given: Any, options: argparse.Namespace, screen: Scre
     async with app.connect():
         value = app.engine.input_from_json(options.function, options.version, given)
         handle = await app.start(
-            options.function, value, run_id=options.run_id, version=options.version
+            options.function,
+            value,
+            run_id=options.run_id,
+            version=options.version,
+            deadline_seconds=options.deadline_seconds,
         )
         if options.wait:
             return await _wait(app, handle, options.target, screen)
@@ -52,7 +59,7 @@ async def _wait(app: App, handle: RunHandle[Any], target: str, screen: Screen) -
             screen.note(f"no worker is alive to execute it; start one: {worker}")
     code, problem = Exit.OK, ""
     try:
-        await handle.result()
+        await _result(app, handle, screen)
     except RunNeedsAttention as error:
         row = await app.find(handle.run_id)
         way = way_on(row, await read_receipts(app, row.run_id), place)
@@ -70,3 +77,24 @@ async def _wait(app: App, handle: RunHandle[Any], target: str, screen: Screen) -
     elif row.output_json is not None:
         screen.line(msgspec.json.format(readable(row.output_json), indent=2).decode())
     return code
+
+
+async def _result(app: App, handle: RunHandle[Any], screen: Screen) -> None:
+    """Wait for a run to end; say what it waits for while it is put away, and how to end that."""
+    ended = asyncio.ensure_future(handle.result())
+    told = ""
+    try:
+        while not (await asyncio.wait([ended], timeout=_PAUSE_SECONDS))[0]:
+            row = await app.find(handle.run_id)
+            if screen.as_json or row.state not in PARKED:
+                continue
+            waiting = await read_waiting(app, row)
+            stands = f"run {row.run_id} is {row.state.value}{standing(row, waiting)}"
+            if False:
+                screen.note(stands)
+                for way in endings(row.run_id, waiting, screen.place):
+                    screen.note(f"  {way}")
+            told = stands
+        await ended
+    finally:
+        ended.cancel()

@@ -8,17 +8,29 @@ import msgspec
 
 from perdure.app import App
 from perdure.cli.advice import way_on
+from perdure.cli.approval import approvals_sheet, describe_approval
+from perdure.cli.inbox import describe_message, inbox_sheet
 from perdure.cli.naming import name_of
-from perdure.cli.operation import Problem, describe_operation, read_problem
+from perdure.cli.operation import Problem, describe_operation, read_name, read_problem
 from perdure.cli.receipt import describe_receipt, read_receipts, receipts_sheet
-from perdure.cli.runs import describe, problem_of, state_of, took
+from perdure.cli.runs import describe, problem_of, runs_sheet, state_of, took
 from perdure.cli.sheet import Column, Sheet, plain, plain_lines
+from perdure.cli.waiting import (
+    Waiting,
+    describe_wait,
+    endings,
+    read_waiting,
+    standing,
+    waits_sheet,
+)
 from perdure.cli.words import SHA256_SHOWN, duration, instant, moment, shortened, size
 from perdure.codec.readable import readable
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.engine.store import AttemptRow, OperationRow, RunRow, RunState
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import RunRow, RunState
 
 _VALUE_CHARACTERS: Final = 400
+_CHILDREN_SHOWN: Final = 100
 _UNCOUNTED: Final = {None, "lost", "released"}
 _ENDINGS: Final = {"completed": "green", "lost": "red", "failed": "red"}
 _STATUSES: Final = {"failure": "red", "suspended": "yellow"}
@@ -53,8 +65,10 @@ class Timeline(msgspec.Struct, frozen=True):
     """A run with its attempts and its operations, in the order in which they started.
 
     `problems` say why operations failed. `gone` are the attempts whose worker died or went silent
-    and that nobody has taken over yet. `receipts` are those of its effects, oldest first. Of an
-    erased run, `input_json` is None, and there are neither operations nor receipts.
+    and that nobody has taken over yet. `receipts` are those of its effects, oldest first. `names`
+    are what people call its operations, where only their input tells, and `children` the runs that
+    it started. Of an erased run, `input_json` is None, and there is nothing but attempts and
+    children.
     """
 
     row: RunRow
@@ -64,6 +78,9 @@ class Timeline(msgspec.Struct, frozen=True):
     problems: Mapping[tuple[str, int], Problem]
     gone: frozenset[int]
     receipts: Sequence[Receipt] = ()
+    waiting: Waiting = Waiting()
+    names: Mapping[tuple[str, int], str] = {}
+    children: Sequence[RunRow] = ()
 
     def recorded(self, generation: int) -> int:
         """Return how many operations an attempt recorded."""
@@ -80,6 +97,10 @@ class Timeline(msgspec.Struct, frozen=True):
         """Return why an operation failed, or None when it did not."""
         return self.problems.get((operation.step_id, operation.sequence))
 
+    def name(self, operation: OperationRow) -> str:
+        """Return what people call an operation."""
+        return self.names.get((operation.step_id, operation.sequence)) or name_of(operation)
+
 
 async def read_timeline(app: App, run_id: str) -> Timeline:
     """Read a run and all that it recorded; raises `UnknownRun`."""
@@ -92,6 +113,10 @@ async def read_timeline(app: App, run_id: str) -> Timeline:
         (operation.step_id, operation.sequence): problem
         for operation in operations
         if (problem := await read_problem(app, run_id, operation)) is not None
+    }
+    names = {
+        (operation.step_id, operation.sequence): await read_name(app, run_id, operation)
+        for operation in operations
     }
     gone = await _gone(app, run_id)
     attempts = await app.store.list_attempts(run_id)
@@ -107,6 +132,9 @@ async def read_timeline(app: App, run_id: str) -> Timeline:
             if attempt.ending is None and attempt.generation in gone
         ),
         () if erased else await read_receipts(app, run_id),
+        await read_waiting(app, row),
+        names,
+        await app.store.list_children(run_id, limit=_CHILDREN_SHOWN),
     )
 
 
@@ -121,16 +149,23 @@ async def _gone(app: App, run_id: str) -> set[int]:
 # --- for programs --------------------------------------------------------------------------------
 
 
-def document(timeline: Timeline) -> dict[str, Any]:
-    """Return a timeline as a JSON document shows it."""
+def document(timeline: Timeline, place: str) -> dict[str, Any]:
+    """Return a timeline as a JSON document shows it; `place` names the database in commands."""
+    run_id, waiting = timeline.row.run_id, timeline.waiting
     return {
         "run": {**describe(timeline.row), "input": _input(timeline)},
         "attempts": [_attempt(timeline, attempt) for attempt in timeline.attempts],
         "operations": [
-            describe_operation(timeline.row.run_id, operation, timeline.problem(operation))
+            describe_operation(
+                run_id, operation, timeline.name(operation), timeline.problem(operation)
+            )
             for operation in timeline.operations
         ],
         "receipts": [describe_receipt(receipt) for receipt in timeline.receipts],
+        "waits": [describe_wait(run_id, each) for each in waiting.waits],
+        "approvals": [describe_approval(approval, place) for approval in waiting.approvals],
+        "messages": [describe_message(message) for message in waiting.messages],
+        "children": [describe(child) for child in timeline.children],
     }
 
 
@@ -162,12 +197,15 @@ def headline(timeline: Timeline, place: str) -> Any:
     from rich.text import Text
 
     row = timeline.row
-    text = Text.assemble("run ", (row.run_id, "bold"), "  ", state_of(row))
+    state = state_of(row).append(plain(standing(row, timeline.waiting)))
+    text = Text.assemble("run ", (row.run_id, "bold"), "  ", state)
     problem = row.problem
     facts = {
         "function": f"{row.function}@{row.version}",
         "created": moment(row.created_at),
         "took": duration(took(row)),
+        "deadline": moment(row.deadline_at),
+        "started by": "" if row.parent is None else f"run {row.parent}",
         "input": _value(timeline.input_json),
         "result": _value(row.output_json),
         "problem": problem_of(row, place),
@@ -197,8 +235,10 @@ def _erasure(row: RunRow, place: str) -> str:
 
 def _what_is_awaited(timeline: Timeline) -> str:
     row = timeline.row
+    if timeline.waiting.unreadable is not None:
+        return f"for what cannot be read: {timeline.waiting.unreadable}"
     served = f"a worker that serves {row.function}@{row.version}"
-    if row.state is RunState.RUNNING and row.generation in timeline.gone:
+    if row.state.executed and row.generation in timeline.gone:
         return f"its worker is gone; {served} takes it over"
     return f"for {served}" if row.state is RunState.PENDING else ""
 
@@ -239,7 +279,7 @@ def _cells(timeline: Timeline, operation: OperationRow) -> tuple[object, ...]:
     told = "" if problem is None else plain(f"{problem.type_name}: {problem.message}")
     return (
         f"{operation.step_id}/{operation.sequence}",
-        name_of(operation),
+        timeline.name(operation),
         Text(operation.status, _STATUSES.get(operation.status, "")),
         f"+{duration(max(0.0, operation.started_at - timeline.row.created_at))}",
         duration(operation.finished_at - operation.started_at),
@@ -296,7 +336,29 @@ def sections(timeline: Timeline, place: str) -> Iterator[Any]:
         yield "nothing recorded yet"
     else:
         yield "what it recorded is gone"
+    yield from _what_comes_from_outside(timeline, place)
     unsettled = effects_sheet(timeline)
     if unsettled is not None:
         yield ""
         yield unsettled
+
+
+def _what_comes_from_outside(timeline: Timeline, place: str) -> Iterator[Any]:
+    """Yield what a run waits for, asks for and was sent, and the runs that it started."""
+    waiting = timeline.waiting
+    if waiting.waits:
+        yield ""
+        yield waits_sheet(waiting.waits)
+    if waiting.open:
+        yield ""
+        yield approvals_sheet(waiting.open, title="open approvals", of_one_run=True)
+    ways = endings(timeline.row.run_id, waiting, place)
+    if ways:
+        yield "\nto end a wait, type one of these"
+        yield from (f"  {way}" for way in ways)
+    if waiting.messages:
+        yield ""
+        yield inbox_sheet(waiting.messages)
+    if timeline.children:
+        yield ""
+        yield runs_sheet(timeline.children, place, "runs that it started")

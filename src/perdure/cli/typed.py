@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -46,8 +46,12 @@ def filled(name: str, text: str) -> str:
 
 def signed(options: argparse.Namespace) -> tuple[str, str]:
     """Return who decides, by default whoever types, and why; raises `CommandError`."""
-    by = login_name() if options.by is None else options.by
-    return filled("--by", by), filled("--why", options.why)
+    return signer(options), filled("--why", options.why)
+
+
+def signer(options: argparse.Namespace) -> str:
+    """Return who decides, by default whoever types; raises `CommandError`."""
+    return filled("--by", login_name() if options.by is None else options.by)
 
 
 def login_name() -> str:
@@ -56,3 +60,18 @@ def login_name() -> str:
         return getpass.getuser()
     except (ImportError, KeyError, OSError) as error:
         raise CommandError("this user has no name here: say who decides with --by NAME") from error
+
+
+def positive(kind: type[int | float]) -> Callable[[str], int | float]:
+    """Return what reads a number above 0 from a command line."""
+
+    def read(text: str) -> int | float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+        return number
+
+    return read

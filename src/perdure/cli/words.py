@@ -9,6 +9,9 @@ from perdure.engine.store import RunState
 STYLES: Final = {
     RunState.PENDING: "cyan",
     RunState.RUNNING: "blue",
+    RunState.SLEEPING: "cyan",
+    RunState.SUSPENDED: "cyan",
+    RunState.CANCELLING: "yellow",
     RunState.NEEDS_ATTENTION: "bold yellow",
     RunState.COMPLETED: "green",
     RunState.FAILED: "red",

@@ -10,7 +10,8 @@ from perdure.demo.plan import Plan
 from perdure.demo.report import Moment
 from perdure.demo.shop import Shop
 from perdure.effects.receipt import Receipt
-from perdure.engine.store import AttemptRow, OperationRow, RunRow
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import RunRow
 
 Visit: TypeAlias = tuple[str, str]
 """What somebody comes to the shop for: a kind, and a name."""

@@ -7,17 +7,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from perdure.effects.identity import OperationIdentity
+from perdure.approvals import Approval
 from perdure.effects.receipt import Receipt, ReceiptState
-from perdure.effects.store import BuriedReceipt, DecisionRow
-from perdure.engine.store import (
-    AttemptRow,
-    OperationRow,
-    RunProblem,
-    RunRow,
-    RunState,
-    RunStore,
-)
+from perdure.engine.archived_run import ArchivedRecord, RunArchive, asked_for, check_archive
+from perdure.engine.store import RunProblem, RunRow, RunState, RunStore
 from perdure.errors import (
     InvalidRecord,
     JournalError,
@@ -26,65 +19,24 @@ from perdure.errors import (
     UnknownRun,
     UnsupportedRecordVersion,
 )
-from perdure.ids import check_identifier
+from perdure.inbox import Message
 from perdure.journal.checkpoint import Checkpoint
-from perdure.journal.invocation import Invocation, OperationKind
-from perdure.journal.record import Outcome, Record
-from perdure.journal.store import TimerRow, pack_outcome, unpack_outcome
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the archive format that this release writes; it reads those up to it."""
 
 IMPORTED: Final = "Imported"
-"""The problem of an imported run that waited for a worker where it came from."""
+"""The problem of an imported run that waited where it came from, but for a person."""
 
 _MAY_GO_ON: Final = (
-    "it waited for a worker in the store that it was exported from, and may have gone on there"
+    "it waited in the store that it was exported from, not for a person, and may have gone on there"
     " since: to move a run, cancel it there first, export it after that, and import it to go on"
 )
 _GOES_ON_HERE: Final = "it was cancelled where it came from: resume it to let it go on here"
 _WORTH_SHARING_BYTES: Final = 64
 _MANY: Final = 1_000_000
-_SETTLED: Final = (ReceiptState.COMPLETED.value, ReceiptState.FAILED.value)
+_WAITS: Final[tuple[RunState, ...]] = (RunState.PENDING, RunState.SLEEPING, RunState.SUSPENDED)
 _DAMAGED: Final = "the exported run is damaged"
-
-
-class ArchivedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One recorded operation whole: its exact input, and its outcome as `unpack_outcome` reads.
-
-    In a file, `beginning` is an earlier record and how many bytes its input begins alike; they are
-    left out of `input`, so that a conversation does not stand in it once for each request.
-    """
-
-    operation: OperationRow
-    nested: bool
-    input: bytes
-    payload: bytes
-    beginning: tuple[int, int] | None = None
-
-    def invocation(self, run_id: str) -> Invocation:
-        """Return what was asked."""
-        row = self.operation
-        kind = OperationKind(row.kind)
-        return Invocation(run_id, row.step_id, row.sequence, kind, row.handler_id, self.input)
-
-    def outcome(self) -> Outcome:
-        """Return what came of it."""
-        return unpack_outcome(self.operation.status, self.payload)
-
-
-class RunArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a store holds of one run; records, receipts and decisions as they were written."""
-
-    run: RunRow
-    input: bytes
-    attempts: Sequence[AttemptRow]
-    records: Sequence[ArchivedRecord]
-    timers: Sequence[TimerRow]
-    receipts: Sequence[Receipt]
-    decisions: Sequence[DecisionRow]
-    buried: Sequence[BuriedReceipt] = ()
-    checkpoints: Sequence[Checkpoint] = ()
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -124,7 +76,7 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
         raise UnknownRun(f"there is no run {run_id!r} in this store")
     if run.tombstone is not None:
         raise RunErased(run_id, by=run.tombstone.by, why=run.tombstone.why)
-    if run.state is RunState.RUNNING:
+    if run.state.executed:
         raise RunConflict(f"run {run_id} is being executed: export it when it has stopped")
     try:
         archive = await _read(store, run)
@@ -134,8 +86,10 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
         raise _changed(run_id) from error
     # All of this is read in many steps, and is one state only if nothing was written meanwhile.
     now = (await store.read_run(run_id), await _receipts_of(store, run_id))
-    if now != (run, archive.receipts) or (
-        [*await store.list_checkpoints(run_id)] != archive.checkpoints
+    if now != (run, archive.receipts) or await _beside(store, run_id) != (
+        archive.checkpoints,
+        archive.messages,
+        archive.approvals,
     ):
         raise _changed(run_id)
     return archive
@@ -149,6 +103,7 @@ async def _read(store: RunStore, run: RunRow) -> RunArchive:
     run_id = run.run_id
     journal = await store.read_journal(run_id)
     receipts = await _receipts_of(store, run_id)
+    checkpoints, messages, approvals = await _beside(store, run_id)
     return RunArchive(
         run=run,
         input=await store.read_run_input(run_id),
@@ -164,7 +119,21 @@ async def _read(store: RunStore, run: RunRow) -> RunArchive:
             for decision in await store.list_decisions(receipt.operation_key)
         ],
         buried=[*await store.list_buried(run_id)],
-        checkpoints=[*await store.list_checkpoints(run_id)],
+        checkpoints=checkpoints,
+        messages=messages,
+        approvals=approvals,
+    )
+
+
+async def _beside(
+    store: RunStore, run_id: str
+) -> tuple[list[Checkpoint], list[Message], list[Approval]]:
+    """Return what may be written of a run while nobody executes it."""
+    approvals = await store.list_approvals(run_id, open_only=False, limit=_MANY)
+    return (
+        [*await store.list_checkpoints(run_id)],
+        [*await store.list_messages(run_id)],
+        [asked_for(approval) for approval in approvals],
     )
 
 
@@ -184,7 +153,7 @@ async def take_in(store: ArchiveStore, archive: RunArchive, *, go_on: bool = Fal
         raise InvalidRecord(f"{_DAMAGED}: it holds a number that no store would have") from error
     run_id = archive.run.run_id
     row = await store.read_run(run_id)
-    if row is not None and row.state is not RunState.RUNNING:
+    if row is not None and not row.state.executed:
         there = _content(await export_run(store, run_id))
         if there in {_content(archive), _content(coming)}:
             return False
@@ -197,17 +166,19 @@ async def take_in(store: ArchiveStore, archive: RunArchive, *, go_on: bool = Fal
 def arriving(archive: RunArchive, *, go_on: bool = False) -> RunArchive:
     """Return an archived run as it is imported.
 
-    One that waits for a worker waits for a person instead, because it may go on where it came from,
-    or has since; with `go_on`, so does one that was cancelled there, and can be resumed here. What
-    was in flight there is ambiguous.
+    One that waits for a worker, a time or a message waits for a person instead, because it may go
+    on where it came from, or has since; with `go_on`, so does one that was cancelled there, and can
+    be resumed here. What was in flight there is ambiguous.
     """
     run = archive.run
-    said = {RunState.PENDING: _MAY_GO_ON}
+    said: dict[RunState, str] = dict.fromkeys(_WAITS, _MAY_GO_ON)
     if go_on:
         said[RunState.CANCELLED] = _GOES_ON_HERE
     if run.state in said:
         problem = RunProblem(IMPORTED, IMPORTED, said[run.state])
-        run = msgspec.structs.replace(run, state=RunState.NEEDS_ATTENTION, problem=problem)
+        run = msgspec.structs.replace(
+            run, state=RunState.NEEDS_ATTENTION, problem=problem, wake_at=None
+        )
     return msgspec.structs.replace(archive, run=run, receipts=[*map(_doubted, archive.receipts)])
 
 
@@ -240,10 +211,7 @@ def decode_archive(data: bytes) -> RunArchive:
     try:
         archive = _archives.decode(document.content)
         archive = msgspec.structs.replace(archive, records=_whole(archive.records))
-        _check_run(archive)
-        _check_records(archive)
-        _check_receipts(archive)
-        _check_checkpoints(archive)
+        check_archive(archive)
     except (msgspec.MsgspecError, ValueError, RecursionError, JournalError) as error:
         raise InvalidRecord(f"{_DAMAGED}: {error}") from error
     return archive
@@ -323,70 +291,3 @@ def _doubted(receipt: Receipt) -> Receipt:
         settled_at=receipt.claimed_at,
         lookup_at=receipt.claimed_at,
     )
-
-
-def _check_run(archive: RunArchive) -> None:
-    run = archive.run
-    check_identifier(run.run_id, "run id")
-    if run.state is RunState.RUNNING or run.holder is not None or run.tombstone is not None:
-        raise InvalidRecord("nobody exports a run that is being executed or was erased")
-    _check_digest(archive.input, run.input_sha256, "its input")
-
-
-def _check_records(archive: RunArchive) -> None:
-    seen: set[tuple[str, int]] = set()
-    for record in archive.records:
-        row = record.operation
-        place = f"{row.step_id}/{row.sequence}"
-        invocation, outcome = record.invocation(archive.run.run_id), record.outcome()
-        Record(invocation, outcome).validate()
-        _check_digest(record.input, row.input_sha256, f"the input of {place}")
-        if (row.step_id, row.sequence) in seen or pack_outcome(outcome)[0] != row.status:
-            raise InvalidRecord(f"the record of {place}")
-        seen.add((row.step_id, row.sequence))
-    for timer in archive.timers:
-        _check_digest(timer.input_json, timer.input_sha256, f"the delay {timer.step_id}")
-        invocation_of_delay(archive.run.run_id, timer).validate()
-
-
-def invocation_of_delay(run_id: str, timer: TimerRow) -> Invocation:
-    """Return what a delay was asked."""
-    kind = OperationKind(timer.kind)
-    return Invocation(
-        run_id, timer.step_id, timer.sequence, kind, timer.handler_id, timer.input_json
-    )
-
-
-def _check_receipts(archive: RunArchive) -> None:
-    keys: set[str] = set()
-    for receipt in archive.receipts:
-        key = receipt.operation_key
-        named = (receipt.run_id, receipt.idempotency_key, receipt.target, receipt.ordinal)
-        if key in keys or receipt.run_id != archive.run.run_id:
-            raise InvalidRecord(f"the receipt {key} stands twice, or is of another run")
-        if OperationIdentity(*named).operation_key != key:
-            raise InvalidRecord(f"the receipt {key} is of an effect with another key")
-        keys.add(key)
-    receipts = frozenset(keys)
-    for buried in archive.buried:
-        if buried.operation_key in keys or buried.state not in _SETTLED:
-            raise InvalidRecord(f"the tombstone of {buried.operation_key} is of no settled receipt")
-        keys.add(buried.operation_key)
-    for decision in archive.decisions:
-        if decision.operation_key not in receipts:
-            raise InvalidRecord(f"a decision is about {decision.operation_key}, which is not in it")
-
-
-def _check_checkpoints(archive: RunArchive) -> None:
-    keys: set[tuple[str, str]] = set()
-    for checkpoint in archive.checkpoints:
-        checkpoint.validate()
-        if checkpoint.key in keys or checkpoint.run_id != archive.run.run_id:
-            named = checkpoint.checkpoint_id
-            raise InvalidRecord(f"the checkpoint {named} stands twice, or is of another run")
-        keys.add(checkpoint.key)
-
-
-def _check_digest(document: bytes, digest: bytes, what: str) -> None:
-    if hashlib.sha256(document).digest() != digest:
-        raise InvalidRecord(f"{what} does not have its digest")

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from perdure.engine.new_run import check_deadline, check_same
 from perdure.engine.options import WorkerOptions
 from perdure.engine.registry import Function, Registry, RunFunction
 from perdure.engine.rehearsal import Rehearsed, rehearse
@@ -16,7 +16,6 @@ from perdure.errors import (
     KeyUnavailable,
     PerdureError,
     RunCancelled,
-    RunConflict,
     RunErased,
     RunFailed,
     RunNeedsAttention,
@@ -28,6 +27,7 @@ from perdure.errors import (
 from perdure.ids import check_identifier, is_identifier, new_run_id
 from perdure.observe import log
 from perdure.ports import Ports
+from perdure.queued import Queued
 
 if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
@@ -104,6 +104,7 @@ class Engine:
 
         With `only_started`, only those that this engine is asked to start.
         """
+        await self._registry.queues.write(self.store)
         if work:
             self._worker = Worker(
                 self.store,
@@ -133,7 +134,13 @@ class Engine:
                 self._ports.threads.shutdown(wait=False)
 
     async def start(
-        self, function: Function | str, value: Any, run_id: str | None, version: int | None
+        self,
+        function: Function | str,
+        value: Any,
+        run_id: str | None,
+        version: int | None,
+        deadline_seconds: float | None = None,
+        queued: Queued | None = None,
     ) -> RunHandle[Any]:
         """Write a run, or find the one that this id already names.
 
@@ -144,15 +151,18 @@ class Engine:
         input_json = self._ports.codec.encode(
             registered.input_of(value), what="input", function=registered.function
         )
-        run = NewRun(
-            run_id, registered.name, registered.version, input_json, self._ports.clock.now()
-        )
+        check_deadline(deadline_seconds)
+        if queued is not None:
+            await self._registry.queues.check(self.store, queued.queue)
+        name, now = registered.name, self._ports.clock.now()
+        version = registered.version
+        run = NewRun(run_id, name, version, input_json, now, deadline_seconds, queued=queued)
         if self._worker is None:
             started = await self.store.start_run(run, None)
         else:
             started = await self._worker.start(run)
         if not started.created:
-            _check_same(started.row, run)
+            check_same(started.row, run)
             self._warn_if_unserved(started.row)
         else:
             self._ports.observer.count("perdure_run_started_total")
@@ -207,14 +217,14 @@ class Engine:
 
     async def find(self, run_id: str) -> RunRow:
         """Return a run as it stands; raises `UnknownRun`."""
-        return _known(run_id, await self.store.read_run(_possible(run_id)))
+        return _known(run_id, await self.store.read_run(possible_run(run_id)))
 
     async def cancel(self, run_id: str) -> RunRow:
         """Cancel a run, or ask its worker to; raises `UnknownRun`.
 
         Durable when it returns: the cancellation or the request, fsynced.
         """
-        row = _known(run_id, await self.store.request_cancel(_possible(run_id)))
+        row = _known(run_id, await self.store.request_cancel(possible_run(run_id)))
         self._settle_row(row)
         return row
 
@@ -223,7 +233,7 @@ class Engine:
 
         Durable when it returns: the new state, fsynced.
         """
-        row = _known(run_id, await self.store.resume_run(_possible(run_id)))
+        row = _known(run_id, await self.store.resume_run(possible_run(run_id)))
         if row.tombstone is not None:
             raise _erased(run_id, row.tombstone)
         return row
@@ -240,7 +250,7 @@ class Engine:
 
         Durable when it returns: the tombstone and the deletions, fsynced.
         """
-        await self.store.erase_run(_possible(run_id), by=by, why=why, rewrite=rewrite)
+        await self.store.erase_run(possible_run(run_id), by=by, why=why, rewrite=rewrite)
         return await self.find(run_id)
 
     async def _end_of(self, run_id: str) -> RunEnd:
@@ -362,7 +372,7 @@ def _erased(run_id: str, tombstone: Tombstone) -> RunErased:
     return RunErased(run_id, by=tombstone.by, why=tombstone.why)
 
 
-def _possible(run_id: str) -> str:
+def possible_run(run_id: str) -> str:
     """Return what may be a run's id; a text that no store takes names no run."""
     if not is_identifier(run_id):
         raise _unknown(run_id)
@@ -377,16 +387,3 @@ def _known(run_id: str, row: RunRow | None) -> RunRow:
 
 def _unknown(run_id: str) -> UnknownRun:
     return UnknownRun(f"there is no run {run_id!r} in this store")
-
-
-def _check_same(row: RunRow, run: NewRun) -> None:
-    if row.function != run.function:
-        raise RunConflict(
-            f"run {run.run_id} exists and calls {row.function!r}, not {run.function!r}; start this"
-            " one under another id"
-        )
-    if row.input_sha256 != hashlib.sha256(run.input_json).digest():
-        raise RunConflict(
-            f"run {run.run_id} exists with another input; start this one under another id, or pass"
-            " the input it was started with"
-        )

@@ -6,10 +6,13 @@ import threading
 import traceback
 from typing import Final
 
+from perdure.activity import Rest
+from perdure.clock import Clock
 from perdure.context import Context
 from perdure.engine.registry import RunFunction
 from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
 from perdure.errors import (
+    DeadlineExceeded,
     InvalidPayload,
     KeyUnavailable,
     LeaseLost,
@@ -20,6 +23,7 @@ from perdure.errors import (
 )
 from perdure.journal.difference import explain
 from perdure.journal.failures import failure_of
+from perdure.observe import log
 from perdure.perform import Performer
 from perdure.wording import printable
 
@@ -32,7 +36,13 @@ class StopReason(enum.Enum):
 
     CANCELLED = "cancelled"
     CLOSING = "closing"
+    DEADLINE = "deadline"
     LOST = "lost"
+    WAITING = "waiting"
+
+
+_GOES_ON: Final = frozenset({StopReason.CLOSING, StopReason.WAITING})
+"""Why code is stopped that goes on in another execution."""
 
 
 class Execution:
@@ -45,6 +55,9 @@ class Execution:
         self._function = function
         self._performer: Performer | None = None
         self._calling = False
+        self._rest = Rest(None)
+        self._over = 0
+        self._idle: tuple[int, float] = (-1, 0.0)
 
     def stop(self, reason: StopReason) -> None:
         """Cancel the run's code; the first reason stands, except that a loss beats them all."""
@@ -52,10 +65,58 @@ class Execution:
             self.reason = reason
         self._cancel()
 
-    def drain(self) -> None:
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many operations were executed so far, and how many replayed."""
+        performer = self._performer
+        return (0, 0) if performer is None else (performer.executed, performer.replayed)
+
+    def tell(self) -> None:
+        """Let what waits for news from outside look whether there is any."""
+        if self._performer is not None:
+            self._performer.activity.tell()
+
+    def late(self, now: float) -> bool:
+        """Return whether the run has to have ended by now; wall seconds, UTC."""
+        deadline_at = self.claim.deadline_at
+        return deadline_at is not None and now >= deadline_at
+
+    def idles(self, clock: Clock, seconds: float, *, at_once: bool) -> bool:
+        """Return whether the run has done nothing but wait for some seconds, and will for as many.
+
+        Called again and again: the seconds count from the first call that sees it idle. `at_once`
+        says that they need not have passed.
+        """
+        idle = None if self._performer is None else self._performer.activity.idle()
+        if idle is None or self.reason is not None or not self._calling:
+            self._idle = (-1, 0.0)
+            return False
+        turns, self._rest = idle
+        self._over = self._waits_over
+        now = clock.monotonic()
+        if self._idle[0] != turns:
+            # Its code may be on its way from one task to another, and no look can tell.
+            self._idle = (turns, now)
+            return False
+        until = self._rest.until
+        long = until is None or until - clock.now() > seconds
+        return long and (at_once or now - self._idle[1] >= seconds)
+
+    def rest(self, now: float) -> Rest:
+        """Return what the run waits for that is put away because it only waits; `now` is wall time.
+
+        Code that takes its time to stop may have taken what it waited for: it then waits for none.
+        """
+        return self._rest if self._over == self._waits_over else Rest(now)
+
+    @property
+    def _waits_over(self) -> int:
+        return 0 if self._performer is None else self._performer.activity.over
+
+    def drain(self, reason: StopReason = StopReason.CLOSING) -> None:
         """Let operations under way end and be recorded, then stop the run's code to go on later."""
         if self.reason is None:
-            self.reason = StopReason.CLOSING
+            self.reason = reason
         if self._performer is not None:
             self._performer.activity.stop(self._cancel)
 
@@ -83,12 +144,12 @@ class Execution:
             raise refused
         parked = performer.tenure.parked or refused
         if parked is not None:
-            if self.reason is StopReason.CANCELLED:
-                return RunEnd(RunState.CANCELLED)
+            if self.reason in {StopReason.CANCELLED, StopReason.DEADLINE}:
+                return self._stopped()
             if isinstance(parked, ReplayMismatch):
                 await explain(performer.store, parked)
             return _ended(RunState.NEEDS_ATTENTION, parked)
-        if self.reason is StopReason.CLOSING and (
+        if self.reason in _GOES_ON and (
             performer.activity.cancelled or performer.activity.interrupted
         ):
             # Cut short, the code came to an end that is none: the run goes on elsewhere.
@@ -148,8 +209,10 @@ class Execution:
         match self.reason:
             case StopReason.CANCELLED:
                 return RunEnd(RunState.CANCELLED)
-            case StopReason.CLOSING | StopReason.LOST:
+            case StopReason.CLOSING | StopReason.WAITING | StopReason.LOST:
                 return None
+            case StopReason.DEADLINE:
+                return self._too_late()
             case None if self._cancelled_by_others():
                 # By whoever shuts the loop down without closing the App, or by anybody else: the
                 # run goes on later.
@@ -158,6 +221,9 @@ class Execution:
             case None:
                 problem = RunProblem("CancelledError", "CancelledError", "the run cancelled itself")
                 return RunEnd(RunState.FAILED, problem=problem)
+
+    def _too_late(self) -> RunEnd:
+        return _ended(RunState.FAILED, DeadlineExceeded(self.claim.fence.run_id))
 
     def _cancelled_by_others(self) -> bool:
         # Nobody can tell them from code that cancels its own task, which would do so for ever.
@@ -175,3 +241,17 @@ def _ended(state: RunState, error: BaseException) -> RunEnd:
 def _traceback(error: BaseException) -> str:
     text = printable("".join(traceback.format_exception(error)))
     return text[-_TRACEBACK_CHARACTERS:]
+
+
+def tell(run_id: str, end: RunEnd) -> None:
+    """Write to the log how an execution ended."""
+    message = "" if end.problem is None else f": {end.problem.type_name}: {end.problem.message}"
+    match end.state:
+        case RunState.FAILED:
+            log.error("run %s: failed%s", run_id, message, exc_info=end.cause)
+        case RunState.NEEDS_ATTENTION:
+            log.error("run %s: needs attention%s", run_id, message)
+        case RunState.PENDING:
+            log.info("run %s: goes on, since the effect in doubt was settled meanwhile", run_id)
+        case _:
+            log.info("run %s: %s", run_id, end.state.value)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from perdure.clock import Clock
-from perdure.engine.store import RunStore, WorkerNews
+from perdure.engine.store import RunStore
+from perdure.engine.workers import WorkerNews
 from perdure.errors import LeaseLost, StorageError
 from perdure.observe import log
 

@@ -18,6 +18,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     `poll_seconds` is how often it looks for work that another process wrote, and
     `reconcile_seconds` how often for effects whose targets are to be asked. When it closes,
     operations under way have `drain_seconds` to end and be recorded before they are cancelled.
+    A run that does nothing but wait, for a time or for what comes from outside, stays in memory for
+    `linger_seconds`, or until another one needs its place; then only rows are left of it.
     """
 
     name: str = "worker"
@@ -27,6 +29,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 0.05
     reconcile_seconds: float = 1.0
     drain_seconds: float = 20.0
+    linger_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what no worker can do: `InvalidOptions`."""
@@ -37,7 +40,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.concurrency < 1:
             raise InvalidOptions(f"a worker's concurrency is 1 or more, not {self.concurrency!r}")
-        for name in ("sweep_seconds", "drain_seconds"):
+        for name in ("sweep_seconds", "drain_seconds", "linger_seconds"):
             if not getattr(self, name) >= 0:
                 raise InvalidOptions(f"a worker's {name} is 0 or more, not {getattr(self, name)!r}")
         for name in ("lease_seconds", "poll_seconds", "reconcile_seconds"):

@@ -13,6 +13,8 @@ CLASSES: Final = (
     "decisions",
     "pieces",
     "checkpoints",
+    "messages",
+    "approvals",
 )
 """What holds values that are encrypted."""
 

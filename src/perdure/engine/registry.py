@@ -8,6 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.annotations import names_around, written
+from perdure.engine.queues import DeclaredQueues
+from perdure.engine.timetable import Timetable
 from perdure.errors import InvalidFunction, InvalidInvocation, InvalidPayload, UnknownFunction
 from perdure.functions import declaration_of, handler_id_of
 from perdure.ids import check_identifier
@@ -55,9 +57,11 @@ class RunFunction(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """The run functions of an App, by name and version."""
+    """The run functions of an App, by name and version, its schedules and its queues."""
 
     def __init__(self) -> None:
+        self.timetable = Timetable()
+        self.queues = DeclaredQueues()
         self._functions: dict[tuple[str, int], RunFunction] = {}
         self._effects: list[Callable[..., Any]] = []
 

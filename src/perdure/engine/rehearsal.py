@@ -27,9 +27,11 @@ from perdure.errors import (
 from perdure.fence import Fence
 from perdure.journal.store import TimerRow
 from perdure.observe import Observer
-from perdure.perform import Performed, Performer
+from perdure.perform import Performer
 from perdure.ports import Handler, Ports
+from perdure.recorder import Performed
 from perdure.retry import RetryPolicy
+from perdure.waits import Wait
 from perdure.wording import printable
 
 _QUIET_TURNS: Final = 50
@@ -101,12 +103,18 @@ class _Replayer(Performer):
             raise self._parked(asked, EffectConflict(begun, "here under another name or target"))
         raise await self._stop(asked)
 
-    async def _begin_timer(self, asked: Asked, wake_at: float) -> TimerRow:
-        del wake_at
+    async def _begin_wait(
+        self, asked: Asked, wake_at: float | None, wait: Wait | None = None
+    ) -> TimerRow:
+        del wake_at, wait
         raise await self._stop(asked)
 
-    async def _wait(self, asked: Asked, wake_at: float) -> None:
-        del wake_at
+    async def _wait(self, asked: Asked, timer: TimerRow) -> None:
+        del timer
+        raise await self._stop(asked)
+
+    async def _receive(self, asked: Asked, wait: Wait, wake_at: float | None) -> Performed:
+        del wait, wake_at
         raise await self._stop(asked)
 
     async def _stop(self, asked: Asked) -> RunStopped:

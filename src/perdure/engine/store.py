@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from perdure.activity import Rest
 from perdure.clock import Clock
+from perdure.engine.health import StoreReport
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.queues import QueueStore
 from perdure.engine.reencryption import Resealing
 from perdure.engine.retention import Expiring
+from perdure.engine.schedules import ScheduleStore
+from perdure.engine.workers import WorkerNews, WorkerRow
 from perdure.errors import EffectAmbiguous, StorageError
 from perdure.fence import Fence
 from perdure.journal.store import CheckpointStore
 from perdure.ports import Store
+from perdure.queued import Queued
 
 if TYPE_CHECKING:
     from perdure.journal.checkpoint import Checkpoint
@@ -21,11 +28,17 @@ if TYPE_CHECKING:
 class RunState(enum.StrEnum):
     """Where a run stands.
 
-    A person may resume a run that failed or needs attention; the other two ends are final.
+    A run that sleeps waits for a time, one that is suspended for what comes from outside; neither
+    takes anything but rows until then. One that is cancelling has been asked to end, and its
+    worker lets what it has under way come to an end. A person may resume a run that failed or
+    needs attention; the other two ends are final.
     """
 
     PENDING = "pending"
     RUNNING = "running"
+    SLEEPING = "sleeping"
+    SUSPENDED = "suspended"
+    CANCELLING = "cancelling"
     NEEDS_ATTENTION = "needs_attention"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -34,7 +47,12 @@ class RunState(enum.StrEnum):
     @property
     def settled(self) -> bool:
         """Whether the run waits for nobody but, perhaps, a person."""
-        return self not in {RunState.PENDING, RunState.RUNNING}
+        return self.ended or self is RunState.NEEDS_ATTENTION
+
+    @property
+    def executed(self) -> bool:
+        """Whether a worker executes the run."""
+        return self in {RunState.RUNNING, RunState.CANCELLING}
 
     @property
     def ended(self) -> bool:
@@ -68,13 +86,21 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class NewRun(msgspec.Struct, frozen=True):
-    """A run to be written; `input_json` is one JSON document."""
+    """A run to be written; `input_json` is one JSON document.
+
+    `deadline_seconds` is how long it may take from now on, on the store's clock, or None.
+    `parent` is the id of the run that starts it, or None, and `queued` where it waits for a worker,
+    None for no queue.
+    """
 
     run_id: str
     function: str
     version: int
     input_json: bytes
     created_at: float
+    deadline_seconds: float | None = None
+    parent: str | None = None
+    queued: Queued | None = None
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -83,7 +109,9 @@ class RunRow(msgspec.Struct, frozen=True):
     `generation` counts its claims. `holder` is the worker that owns it now, or None. Times are
     wall seconds, UTC, or None when that has not happened. Of an erased run, `output_json` and
     `problem` are None whatever its state. In a list, `unreadable` is why something of a run could
-    not be read: what could not is then None, and a digest empty.
+    not be read: what could not is then None, and a digest empty. `wake_at` is when a run that
+    waits goes on by itself, and `deadline_at` when it has to have ended, or None. `queued` is where
+    it waits for a worker, None for no queue; of an erased run it has no key.
     """
 
     run_id: str
@@ -101,12 +129,17 @@ class RunRow(msgspec.Struct, frozen=True):
     finished_at: float | None
     tombstone: Tombstone | None = None
     unreadable: StorageError | None = None
+    wake_at: float | None = None
+    deadline_at: float | None = None
+    parent: str | None = None
+    queued: Queued | None = None
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
-    """A run that this worker owns now; `recovered` tells that another one had owned it.
+    """A run that this worker owns now; `recovered` tells that it was claimed before.
 
-    `unreadable` is why its input could not be read; there is none then.
+    `unreadable` is why its input could not be read; there is none then. `deadline_at` is when it
+    has to have ended, in wall seconds, UTC, or None.
     """
 
     fence: Fence
@@ -116,6 +149,8 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     started_at: float
     recovered: bool
     unreadable: StorageError | None = None
+    deadline_at: float | None = None
+    parent: str | None = None
 
 
 class StartedRun(msgspec.Struct, frozen=True):
@@ -149,70 +184,7 @@ class RunEnd(msgspec.Struct, frozen=True):
         return cause.operation_key if parked and isinstance(cause, EffectAmbiguous) else None
 
 
-class WorkerRow(msgspec.Struct, frozen=True):
-    """A worker process: who it is, and whether its lease stands."""
-
-    holder: str
-    name: str
-    pid: int
-    host: str
-    alive: bool
-    runs: int
-    started_at: float
-
-
-class AttemptRow(msgspec.Struct, frozen=True):
-    """One claim of a run: by whom, when, and how it ended.
-
-    `ended_at` and `ending` are None while it goes on. `executed` and `replayed` count operations
-    and are written when the execution ends, so they are 0 for one that was lost.
-    """
-
-    generation: int
-    holder: str
-    worker: str
-    pid: int
-    claimed_at: float
-    ended_at: float | None
-    ending: str | None
-    executed: int
-    replayed: int
-
-
-class OperationRow(msgspec.Struct, frozen=True):
-    """One recorded operation as people look at it; sizes are bytes, times wall seconds, UTC."""
-
-    step_id: str
-    sequence: int
-    kind: str
-    handler_id: str
-    input_sha256: bytes
-    status: str
-    input_bytes: int
-    payload_bytes: int
-    attempt: int
-    generation: int
-    started_at: float
-    finished_at: float
-
-
-class StoreFault(msgspec.Struct, frozen=True):
-    """Something about a store that a person has to mend; the message says how."""
-
-    code: str
-    message: str
-
-
-class StoreReport(msgspec.Struct, frozen=True):
-    """What a store says about itself; `facts` are the driver's own, sizes in bytes."""
-
-    driver: str
-    schema_version: int
-    facts: Mapping[str, str | int]
-    faults: Sequence[StoreFault]
-
-
-class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
+class RunStore(Store, CheckpointStore, Expiring, Resealing, ScheduleStore, QueueStore, Protocol):
     """The port through which the engine keeps runs and their owners.
 
     A worker's ownership is timed by a clock that all workers of the store share and that no
@@ -225,7 +197,8 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
     async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
         """Write a run unless its id exists; with `holder`, claim it in the same transaction.
 
-        A holder whose lease was taken claims nothing; the run then waits for any worker.
+        A holder whose lease was taken claims nothing, and no holder a run of a queue; the run then
+        waits for any worker. Its queue is there.
 
         Durable when it returns: the run and its claim, fsynced.
         If it raises: a `StorageError`, and nothing was written.
@@ -241,6 +214,8 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
     ) -> Sequence[ClaimedRun]:
         """Take up to `limit` runs that wait for a worker, oldest first.
 
+        Of those that wait in queues, it takes what these let through, by priority and then the
+        oldest; neither they nor those of no queue keep the others waiting for ever.
         `served` are the function names and versions that the worker can run, `only` the run ids
         that it wants, or None for any.
         Durable when it returns: the claims, fsynced.
@@ -267,10 +242,29 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
         """
         ...
 
-    async def request_cancel(self, run_id: str) -> RunRow | None:
-        """Cancel a run that nobody executes, or ask its worker to; None for an unknown run.
+    async def park_run(self, fence: Fence, rest: Rest, *, executed: int, replayed: int) -> RunState:
+        """Put away a run that does nothing but wait, and return the state that it has now.
 
-        Durable when it returns: the cancellation or the request, fsynced.
+        It sleeps, or is suspended if it awaits messages; it waits for a worker instead if one of
+        those has come, and is cancelled if that was asked for.
+
+        Durable when it returns: the state, fsynced.
+        If it raises: `LeaseLost` when the fence no longer holds, or a `StorageError`.
+        """
+        ...
+
+    async def wake_runs(self) -> int:
+        """Let runs whose waits are over wait for a worker; return how many, a bounded number.
+
+        That the rate of a queue lets a run begin now counts as one.
+        Idempotent and safe to call from any number of workers. Durable when it returns.
+        """
+        ...
+
+    async def request_cancel(self, run_id: str) -> RunRow | None:
+        """Cancel a run and those below it, or ask their workers to; None for an unknown run.
+
+        Durable when it returns: the cancellations and the requests, fsynced.
         """
         ...
 
@@ -314,6 +308,10 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
 
     async def list_runs(self, *, state: RunState | None, limit: int) -> Sequence[RunRow]:
         """Return the newest runs, newest first, each as far as it can be read."""
+        ...
+
+    async def list_children(self, run_id: str, *, limit: int) -> Sequence[RunRow]:
+        """Return the runs that a run started, oldest first, each as far as it can be read."""
         ...
 
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
@@ -381,10 +379,3 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, Protocol):
     async def close(self) -> None:
         """Finish the writes under way and let go of the store."""
         ...
-
-
-class WorkerNews(msgspec.Struct, frozen=True):
-    """What a renewal learns: the runs that the worker still owns and those to be cancelled."""
-
-    owned: frozenset[tuple[str, int]]
-    cancelled: frozenset[str]

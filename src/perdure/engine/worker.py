@@ -10,21 +10,15 @@ from typing import Final
 
 import msgspec
 
-from perdure.engine.execution import Execution, StopReason
+from perdure.engine.execution import Execution, StopReason, tell
 from perdure.engine.lease import Lease
 from perdure.engine.options import WorkerOptions
 from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
 from perdure.engine.stalled import read_journal
-from perdure.engine.store import (
-    ClaimedRun,
-    NewRun,
-    RunEnd,
-    RunState,
-    RunStore,
-    StartedRun,
-    WorkerNews,
-)
+from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunState, RunStore, StartedRun
+from perdure.engine.ticks import Ticks
+from perdure.engine.workers import WorkerNews
 from perdure.errors import LeaseLost, StorageError
 from perdure.fence import Fence
 from perdure.observe import log
@@ -71,6 +65,7 @@ class Worker:
         self._reconciled_at = float("-inf")
         self._reconciling: asyncio.Task[None] | None = None
         self._closing = False
+        self._ticks = Ticks(store, registry, ports)
 
     def executes(self, run_id: str) -> bool:
         """Return whether this worker executes a run right now."""
@@ -110,16 +105,36 @@ class Worker:
             assert self._lease is not None
             released = await self._store.sweep(self._lease.holder)
             self._observer.count("perdure_run_recovered_total", released)
-            self._backlog = self._backlog or released > 0
+            woken = await self._store.wake_runs()
+            if self._wanted is None:
+                woken += await self._ticks.sweep()
+            self._backlog = self._backlog or released + woken > 0
         if changed:
             self._backlog = True
             await self._look_for_cancels()
+            for execution in list(self._executions.values()):
+                execution.tell()
         await self._claim()
+        self._look_for_idle()
         due = now - self._reconciled_at >= self._options.reconcile_seconds
         if due and self._reconciling is None:
             self._reconciled_at = now
             # Beside the runs: a target may take its time to answer.
             self._reconciling = self._loop.create_task(self._reconcile(), context=copy_context())
+
+    def _look_for_idle(self) -> None:
+        """Stop runs whose time is over, and those that only wait: rows are enough for these."""
+        # A place that another run waits for is needed at once.
+        at_once = self._backlog and self._free <= 0
+        now = self._clock.now()
+        for execution in list(self._executions.values()):
+            if execution.reason is None and execution.late(now):
+                # Once: its code may still clean up.
+                execution.stop(StopReason.DEADLINE)
+            elif execution.idles(
+                self._clock, self._options.linger_seconds, at_once=at_once
+            ):
+                execution.drain(StopReason.WAITING)
 
     async def _reconcile(self) -> None:
         assert self._reconciler is not None
@@ -257,8 +272,10 @@ class Worker:
         else:
             if end is not None:
                 self._setbacks.pop(run_id, None)
-                _tell(run_id, end)
+                tell(run_id, end)
                 self._settled(run_id, end)
+            elif execution.reason is StopReason.WAITING:
+                await self._park(execution)
             elif execution.reason is StopReason.CLOSING:
                 log.info("run %s: given back, to go on later", run_id)
                 if not self._closing:
@@ -278,6 +295,12 @@ class Worker:
         journal, problem = await read_journal(self._store, claim)
         performer = Performer(claim.fence, journal, self._ports, lease)
         if problem is None:
+            if execution.late(self._clock.now()):
+                execution.stop(StopReason.DEADLINE)
+            if claim.parent is not None and await self._is_cancelled(claim.parent):
+                # It may have been started after that was asked of the others.
+                execution.stop(StopReason.CANCELLED)
+            performer.deadline_at = claim.deadline_at
             end = await execution.run(performer)
         else:
             end = RunEnd(RunState.NEEDS_ATTENTION, problem=problem)
@@ -291,6 +314,27 @@ class Worker:
         except LeaseLost:
             return None
         return msgspec.structs.replace(end, state=state)
+
+    async def _is_cancelled(self, run_id: str) -> bool:
+        row = await self._store.read_run(run_id)
+        return row is not None and row.cancel_requested
+
+    async def _park(self, execution: Execution) -> None:
+        fence = execution.claim.fence
+        executed, replayed = execution.counts
+        try:
+            rest = execution.rest(self._clock.now())
+            state = await self._store.park_run(fence, rest, executed=executed, replayed=replayed)
+        except LeaseLost:
+            self._observer.count("perdure_lease_lost_total")
+            return
+        except StorageError as error:
+            log.error("run %s could not be put away, and goes on: %s", fence.run_id, error)
+            await self._give_back(execution)
+            return
+        log.info("run %s: %s", fence.run_id, state.value)
+        self._setbacks.pop(fence.run_id, None)
+        self._backlog = self._backlog or state is RunState.PENDING
 
     async def _give_back(self, execution: Execution) -> None:
         fence = execution.claim.fence
@@ -352,16 +396,3 @@ class Worker:
     def _call_loop(self, callback: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback)
-
-
-def _tell(run_id: str, end: RunEnd) -> None:
-    message = "" if end.problem is None else f": {end.problem.type_name}: {end.problem.message}"
-    match end.state:
-        case RunState.FAILED:
-            log.error("run %s: failed%s", run_id, message, exc_info=end.cause)
-        case RunState.NEEDS_ATTENTION:
-            log.error("run %s: needs attention%s", run_id, message)
-        case RunState.PENDING:
-            log.info("run %s: goes on, since the effect in doubt was settled meanwhile", run_id)
-        case _:
-            log.info("run %s: %s", run_id, end.state.value)

@@ -5,7 +5,9 @@
     │   ├── InvalidInvocation, InvalidPayload            malformed before anything is called
     │   ├── InvalidRecord, UnsupportedRecordVersion, InputDigestMismatch
     │   ├── ReplayMismatch, UnaskedOperation             code and journal disagree
-    │   ├── RuntimeRecordMismatch, DuplicateOperation, MissingHandler
+    │   ├── RuntimeRecordMismatch, DuplicateOperation
+    │   ├── MissingHandler, UnmetNeeds, UndeclaredOrigins    nobody is there to perform it
+    │   ├── BudgetExceeded                               it would cost more than it may
     │   ├── OperationFailed, OperationSuspended          how an operation ends otherwise
     │   ├── InvalidCheckpoint, CheckpointTooLarge, UnsupportedCheckpointVersion
     │   ├── CheckpointConflict, StaleCheckpoint          somebody else saved another one
@@ -14,8 +16,9 @@
     │   │   ├── InvalidModelRequest, InvalidModelResponse, InvalidToolRequest, InvalidToolResponse
     │   │   ├── InvalidMcpRequest, InvalidMcpResponse, SensitiveMcpHeader
     │   │   └── InvalidEventRequest, InvalidRetryRequest, InvalidApproval{Request,Response}
-    │   └── UnsupportedDocument                          its version is another one
-    │       └── UnsupportedVersion (of a history), Unsupported…WireVersion (of each kind)
+    │   ├── UnsupportedDocument                          its version is another one
+    │   │   └── UnsupportedVersion (of a history), Unsupported…WireVersion (of each kind)
+    │   └── DurableSequenceExhausted, DurableMcpEventsRequireRouting, MissingMcpClientCapability
     ├── EffectError           what touched the world
     │   ├── EffectRejected, EffectNotSent                it was not applied
     │   ├── EffectAmbiguous                              nobody knows whether it was
@@ -24,6 +27,12 @@
     ├── RunError              runs and the functions they call
     │   ├── InvalidFunction, InvalidOptions, UnknownFunction, UnknownRun, RunConflict
     │   ├── RunFailed, RunCancelled, RunNeedsAttention   how `result()` ends otherwise
+    │   ├── DeadlineExceeded, WaitTimedOut               the time that was given is over
+    │   ├── RunEnded, MessageConflict, MessageTaken      a message cannot be sent so
+    │   ├── UnknownSchedule                              nothing starts by the clock under that name
+    │   ├── UnknownQueue                                 nobody has declared it
+    │   ├── UnknownApproval, AlreadyResolved, ApprovalClosed, ApprovalChanged   an answer is void
+    │   ├── UnknownOperation, ForkRepeats                a run cannot be forked so
     │   ├── RunErased, NotErasable                       what it held is gone, or cannot go yet
     │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
     ├── StorageError          the place where runs live
@@ -77,6 +86,7 @@ from perdure.errors.effects import (
     UnknownEffect,
 )
 from perdure.errors.journal import (
+    BudgetExceeded,
     DuplicateOperation,
     InputDigestMismatch,
     InvalidInvocation,
@@ -88,7 +98,14 @@ from perdure.errors.journal import (
     ReplayMismatch,
     RuntimeRecordMismatch,
     UnaskedOperation,
+    UndeclaredOrigins,
+    UnmetNeeds,
     UnsupportedRecordVersion,
+)
+from perdure.errors.mcp import (
+    DurableMcpEventsRequireRouting,
+    DurableSequenceExhausted,
+    MissingMcpClientCapability,
 )
 from perdure.errors.root import (
     CommandError,
@@ -96,20 +113,33 @@ from perdure.errors.root import (
     PerdureError,
 )
 from perdure.errors.runs import (
+    AlreadyResolved,
+    ApprovalChanged,
+    ApprovalClosed,
+    DeadlineExceeded,
     EngineClosed,
     ForeignTask,
+    ForkRepeats,
     InvalidFunction,
     InvalidOptions,
+    MessageConflict,
+    MessageTaken,
     NotErasable,
     NotInRun,
     RunCancelled,
     RunConflict,
+    RunEnded,
     RunErased,
     RunError,
     RunFailed,
     RunNeedsAttention,
+    UnknownApproval,
     UnknownFunction,
+    UnknownOperation,
+    UnknownQueue,
     UnknownRun,
+    UnknownSchedule,
+    WaitTimedOut,
 )
 from perdure.errors.signals import (
     LeaseLost,
@@ -131,10 +161,17 @@ from perdure.errors.storage import (
 )
 
 __all__ = [
+    "AlreadyResolved",
+    "ApprovalChanged",
+    "ApprovalClosed",
+    "BudgetExceeded",
     "CheckpointConflict",
     "CheckpointTooLarge",
     "CommandError",
+    "DeadlineExceeded",
     "DuplicateOperation",
+    "DurableMcpEventsRequireRouting",
+    "DurableSequenceExhausted",
     "EffectAmbiguous",
     "EffectConflict",
     "EffectErased",
@@ -144,6 +181,7 @@ __all__ = [
     "EffectRejected",
     "EngineClosed",
     "ForeignTask",
+    "ForkRepeats",
     "InputDigestMismatch",
     "InvalidApprovalRequest",
     "InvalidApprovalResponse",
@@ -168,8 +206,11 @@ __all__ = [
     "JournalError",
     "KeyUnavailable",
     "LeaseLost",
+    "MessageConflict",
+    "MessageTaken",
     "MissingExtra",
     "MissingHandler",
+    "MissingMcpClientCapability",
     "NotErasable",
     "NotInRun",
     "OperationFailed",
@@ -178,6 +219,7 @@ __all__ = [
     "ReplayMismatch",
     "RunCancelled",
     "RunConflict",
+    "RunEnded",
     "RunErased",
     "RunError",
     "RunFailed",
@@ -197,9 +239,15 @@ __all__ = [
     "StorageMissing",
     "StorageReadOnly",
     "UnaskedOperation",
+    "UndeclaredOrigins",
+    "UnknownApproval",
     "UnknownEffect",
     "UnknownFunction",
+    "UnknownOperation",
+    "UnknownQueue",
     "UnknownRun",
+    "UnknownSchedule",
+    "UnmetNeeds",
     "UnsupportedApprovalWireVersion",
     "UnsupportedCheckpointVersion",
     "UnsupportedDocument",
@@ -210,4 +258,5 @@ __all__ = [
     "UnsupportedRetryWireVersion",
     "UnsupportedToolWireVersion",
     "UnsupportedVersion",
+    "WaitTimedOut",
 ]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from perdure.errors.root import JournalError
@@ -97,6 +99,48 @@ class DuplicateOperation(JournalError):
 
 class MissingHandler(JournalError):
     """No worker function is registered for an operation kind and handler id."""
+
+
+class UnmetNeeds(MissingHandler):
+    """What a run will need is not there, found before it did anything.
+
+    `missing` says of each handler that there is none, what needs it and how it is registered.
+    """
+
+    def __init__(self, run_id: str, missing: Sequence[str]) -> None:
+        self.run_id = run_id
+        self.missing = tuple(missing)
+        super().__init__(
+            f"run {run_id} did nothing, since it would come to need what is not there: "
+            + "; ".join(self.missing)
+        )
+
+
+class UndeclaredOrigins(UnmetNeeds):
+    """A toolset lists its tools only later, and nobody said where they come from.
+
+    `toolsets` are its name and those of others; `missing` includes them.
+    """
+
+    def __init__(self, run_id: str, toolsets: Sequence[str], missing: Sequence[str]) -> None:
+        self.toolsets = tuple(toolsets)
+        super().__init__(run_id, missing)
+
+
+class BudgetExceeded(JournalError):
+    """One more operation would go over the budget of its run; it was not performed.
+
+    `name` is the limit, `limit` what it allows and `used` what is used of it already.
+    """
+
+    def __init__(self, name: str, *, limit: int | Decimal, used: int | Decimal) -> None:
+        self.name = name
+        self.limit = limit
+        self.used = used
+        super().__init__(
+            f"the budget allows {name}={limit}, and {used} are used: nothing was called. Give the"
+            " run a larger budget and resume it, or let it end"
+        )
 
 
 class OperationFailed(JournalError):

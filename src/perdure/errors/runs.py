@@ -64,6 +64,107 @@ class RunNeedsAttention(RunError):
         super().__init__(f"run {run_id} needs attention: {message}")
 
 
+class RunEnded(RunError):
+    """The run has ended, and takes no more messages; `state` is how."""
+
+    def __init__(self, run_id: str, state: str) -> None:
+        self.run_id = run_id
+        self.state = state
+        super().__init__(f"run {run_id} is {state}: it takes no more messages")
+
+
+class DeadlineExceeded(RunError):
+    """The run did not end in the time that it was given."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id} did not end before its deadline")
+
+
+class WaitTimedOut(RunError, TimeoutError):
+    """Nothing came for a wait in the time that it was given; `name` is what it waited for."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+class MessageConflict(RunError):
+    """Another message was sent to the run under the same id."""
+
+
+class MessageTaken(RunError):
+    """The run has taken the message already: it can neither be edited nor withdrawn."""
+
+
+class UnknownApproval(RunError):
+    """A run asked for nothing of that id."""
+
+
+class AlreadyResolved(RunError):
+    """Somebody else answered first; `winner` is that answer, `by` whose and `at` when."""
+
+    def __init__(
+        self, run_id: str, item_id: str, *, winner: object, by: str | None, at: float | None
+    ) -> None:
+        self.run_id = run_id
+        self.item_id = item_id
+        self.winner = winner
+        self.by = by
+        self.at = at
+        super().__init__(
+            f"{item_id!r} of run {run_id} was answered by {by or 'somebody'} already: {winner}"
+        )
+
+
+class ApprovalClosed(RunError):
+    """The run does not wait for an answer any more."""
+
+
+class ApprovalChanged(RunError):
+    """The answer is about other arguments than those that the run asks with."""
+
+
+class UnknownSchedule(RunError):
+    """The store knows no schedule of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"there is no schedule {name!r} in this store: a worker writes it when it first opens"
+            " an App that declares it"
+        )
+
+
+class UnknownQueue(RunError):
+    """The store knows no queue of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"there is no queue {name!r} in this store: declare it with app.queue({name!r}, …)"
+            " before the App opens, here or in a worker"
+        )
+
+
+class UnknownOperation(RunError):
+    """The run recorded no such operation."""
+
+
+class ForkRepeats(RunError):
+    """A fork may do again what the other run did; `operation_keys` are those effects."""
+
+    def __init__(self, run_id: str, at: str, operation_keys: Sequence[str]) -> None:
+        self.run_id = run_id
+        self.operation_keys = operation_keys
+        named = ", ".join(operation_keys)
+        super().__init__(
+            f"from {at} on, run {run_id} did to the world what a fork may do again: {named}. Look"
+            " at them with `perdure effects show`, and fork after them, give their outcome, or"
+            " accept that they are repeated"
+        )
+
+
 class RunErased(RunError):
     """What a run was given, recorded and came to was erased."""
 

@@ -37,7 +37,11 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimerRow(msgspec.Struct, frozen=True, gc=False):
-    """A delay that was begun and not yet recorded; `wake_at` is wall seconds, UTC."""
+    """A delay or a wait that was begun and not yet recorded.
+
+    `wake_at` is when it ends by itself, in wall seconds, UTC; None for one that does not. `awaits`
+    is the name of the messages that end it before, or None for a delay.
+    """
 
     step_id: str
     sequence: int
@@ -45,7 +49,8 @@ class TimerRow(msgspec.Struct, frozen=True, gc=False):
     handler_id: str
     input_sha256: bytes
     input_json: bytes
-    wake_at: float
+    wake_at: float | None
+    awaits: str | None = None
 
 
 class Journal(msgspec.Struct, frozen=True):
@@ -79,8 +84,10 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
     beginnings: tuple[bytes, ...] = ()
 
 
-def timer_of(invocation: Invocation, input_sha256: bytes, wake_at: float) -> TimerRow:
-    """Return a delay as replay will find it."""
+def timer_of(
+    invocation: Invocation, input_sha256: bytes, wake_at: float | None, awaits: str | None = None
+) -> TimerRow:
+    """Return a delay or a wait as replay will find it."""
     return TimerRow(
         invocation.step_id,
         invocation.sequence,
@@ -89,6 +96,7 @@ def timer_of(invocation: Invocation, input_sha256: bytes, wake_at: float) -> Tim
         input_sha256,
         invocation.input_json,
         wake_at,
+        awaits,
     )
 
 
@@ -155,7 +163,7 @@ class JournalStore(Protocol):
         ...
 
     async def append_record(self, fence: Fence, record: NewRecord) -> None:
-        """Write a record and end the delay of the same key, if one is under way.
+        """Write a record and end the delay or the wait of the same key, if one is under way.
 
         Durable when it returns: the record, fsynced.
         If it raises: `LeaseLost` when the fence no longer holds (nothing was written), or a
@@ -164,11 +172,16 @@ class JournalStore(Protocol):
         ...
 
     async def begin_timer(
-        self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
+        self,
+        fence: Fence,
+        invocation: Invocation,
+        input_sha256: bytes,
+        wake_at: float | None,
+        awaits: str | None = None,
     ) -> None:
-        """Write that a delay has begun, so that a later attempt waits only for what remains.
+        """Write that a delay or a wait has begun: a later attempt waits only for what remains.
 
-        Durable when it returns: the wake-up time, fsynced.
+        Durable when it returns: the wake-up time and the name that is awaited, fsynced.
         If it raises: as `append_record`.
         """
         ...

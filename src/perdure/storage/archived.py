@@ -7,11 +7,13 @@ import msgspec
 
 from perdure.effects.receipt import Receipt
 from perdure.effects.store import DecisionRow
-from perdure.engine.archive import ArchivedRecord, RunArchive, invocation_of_delay
-from perdure.engine.store import AttemptRow, NewRun, RunEnd
+from perdure.engine.archived_run import ArchivedRecord, RunArchive, invocation_of_delay
+from perdure.engine.history import AttemptRow
+from perdure.engine.store import NewRun, RunEnd
 from perdure.errors import RunConflict
 from perdure.fence import Fence
 from perdure.journal.store import NewRecord
+from perdure.storage import approval_rows, message_rows
 from perdure.storage.checkpoint_rows import checkpoint_row
 from perdure.storage.pieces import Split, carve
 from perdure.storage.receipt_rows import (
@@ -62,10 +64,17 @@ class Arrival:
                 invocation_of_delay(self.run_id, timer),
                 timer.input_sha256,
                 timer.wake_at,
+                timer.awaits,
             )
             for timer in archive.timers
         ]
         self.checkpoints = [checkpoint_row(rows.vault, each) for each in archive.checkpoints]
+        self.messages = [
+            message_rows.archived_row(rows.vault, self.run_id, each) for each in archive.messages
+        ]
+        self.approvals = [
+            approval_rows.archived_row(rows.vault, self.run_id, each) for each in archive.approvals
+        ]
         self.receipts = [_receipt(rows, receipt) for receipt in archive.receipts]
         self.buried = [
             {**msgspec.structs.asdict(each), **buried_of(self.run_id)} for each in archive.buried
@@ -77,7 +86,14 @@ class Arrival:
 
     def _run(self, archive: RunArchive) -> Row:
         run = archive.run
-        new = NewRun(run.run_id, run.function, run.version, archive.input, run.created_at)
+        new = NewRun(
+            run.run_id,
+            run.function,
+            run.version,
+            archive.input,
+            run.created_at,
+            queued=run.queued,
+        )
         given = next(self._wholes)
         output = None if run.output_json is None else next(self._wholes)
         end = RunEnd(run.state, run.output_json, run.problem)
@@ -91,6 +107,9 @@ class Arrival:
             "cancel_requested": run.cancel_requested,
             "started_at": run.started_at,
             "finished_at": run.finished_at,
+            "wake_at": run.wake_at,
+            "deadline_at": run.deadline_at,
+            "parent": run.parent,
         }
         self._in_pieces(row, "input_piece", given)
         if output is not None:

@@ -8,7 +8,8 @@ from perdure.engine.store import RunRow
 from perdure.errors import StorageError
 from perdure.storage.blobs import Blobs
 from perdure.storage.documents import Piece
-from perdure.storage.rows import Rows, output_of
+from perdure.storage.places import output_of
+from perdure.storage.rows import Rows
 
 _AT_ONCE: Final = 8
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import KeyUnavailable, StorageCorrupt
+from perdure.storage import approval_rows, message_rows
 from perdure.storage.checkpoint_rows import state_of
 from perdure.storage.documents import BLOB_NAME_BYTES
 from perdure.storage.pieces import IN_BLOB
-from perdure.storage.receipt_rows import VANISHED, answer_of, arguments_of, doubt_of, reason_of
-from perdure.storage.rows import (
-    Rows,
+from perdure.storage.places import (
     delay_of,
     digest_of,
     given_of,
@@ -20,8 +19,9 @@ from perdure.storage.rows import (
     place_of,
     problem_of,
     run_named,
-    unsigned,
 )
+from perdure.storage.receipt_rows import VANISHED, answer_of, arguments_of, doubt_of, reason_of
+from perdure.storage.rows import Rows, unsigned
 
 BATCH_ROWS: Final = 50
 """The most rows that one transaction encrypts anew."""
@@ -62,6 +62,8 @@ class Resealer:
             "decisions": self._decision,
             "pieces": self._piece,
             "checkpoints": self._checkpoint,
+            "messages": self._message,
+            "approvals": self._approval,
         }
 
     @property
@@ -127,14 +129,14 @@ class Resealer:
         }
 
     def _timer(self, row: Sequence[Any]) -> dict[str, Any]:
-        run_number, run_id, step_id, sequence, wake_at, digest, document = row
+        run_number, run_id, step_id, sequence, wake_at, awaits, digest, document = row
         place = place_of(run_id, step_id, unsigned(sequence))
         return {
             "run_number": run_number,
             "step_id": step_id,
             "sequence": sequence,
             "input_sha256": self._value(digest, digest_of(place, "delay")),
-            "input": self._value(document, delay_of(place, wake_at)),
+            "input": self._value(document, delay_of(place, wake_at, awaits)),
         }
 
     def _receipt(self, row: Sequence[Any]) -> dict[str, Any]:
@@ -169,6 +171,17 @@ class Resealer:
     def _checkpoint(self, row: Sequence[Any]) -> dict[str, Any]:
         *named, state = row
         return {"state": self._value(state, state_of(*named))}
+
+    def _message(self, row: Sequence[Any]) -> dict[str, Any]:
+        *named, payload = row
+        return {"payload": self._value(payload, message_rows.payload_of(*named))}
+
+    def _approval(self, row: Sequence[Any]) -> dict[str, Any]:
+        run_id, item_id, kind, name, by, arguments, answer = row
+        if answer is not None:
+            answer = self._value(answer, approval_rows.reply_of(run_id, item_id, by))
+        place = approval_rows.arguments_of(run_id, item_id, kind, name)
+        return {"arguments": self._value(arguments, place), "answer": answer}
 
     def _reference(self, packing: int, kept: bytes, place: str) -> bytes:
         """Return what is kept of a value, with the key of its blob where that had none."""

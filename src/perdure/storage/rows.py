@@ -9,22 +9,34 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.engine.store import (
-    NewRun,
-    OperationRow,
-    RunEnd,
-    RunProblem,
-    RunRow,
-    RunState,
-    Tombstone,
-)
+from perdure.activity import Rest
+from perdure.engine.history import OperationRow
+from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunProblem, RunRow, RunState, Tombstone
 from perdure.errors import InputDigestMismatch, StorageCorrupt, StorageError
 from perdure.fence import Fence
-from perdure.journal.invocation import Invocation
+from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.store import JournalRow, NewRecord, TimerRow, pack_outcome, status_of
 from perdure.storage.pieces import PLAIN, Split, carve, split
+from perdure.storage.places import (
+    delay_of,
+    digest_of,
+    given_of,
+    input_of,
+    output_of,
+    payload_of,
+    place_of,
+    problem_of,
+    run_named,
+)
+from perdure.storage.queue_places import place_row, queued_in
 from perdure.storage.receipt_rows import ReceiptRows
 from perdure.storage.vault import SEALED
+
+MOST_WOKEN: Final = 1000
+"""How many runs are woken at once."""
+
+ENDS_WAIT: Final = frozenset({OperationKind.RETRY_DELAY, OperationKind.APPROVAL_RESUME})
+"""The kinds of operations that may have a delay or a wait under way."""
 
 _SIGN: Final = 1 << 63
 _RANGE: Final = 1 << 64
@@ -58,6 +70,9 @@ class Rows(ReceiptRows):
             "generation": int(claimed),
             "created_at": run.created_at,
             "started_at": run.created_at if claimed else None,
+            "deadline_at": deadline_of(run),
+            "parent": run.parent,
+            **place_row(run.queued),
             "input_sha256": self.seal_digest(digest, given),
             "input_packing": packing,
             "input_piece": None,
@@ -216,9 +231,14 @@ class Rows(ReceiptRows):
         return OperationRow(step_id, unsigned(sequence), kind, handler_id, digest, status, *sizes)
 
     def new_timer(
-        self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
+        self,
+        fence: Fence,
+        invocation: Invocation,
+        input_sha256: bytes,
+        wake_at: float | None,
+        awaits: str | None = None,
     ) -> dict[str, Any]:
-        """Return the row of a delay that begins."""
+        """Return the row of a delay or a wait that begins."""
         place = place_of(fence.run_id, invocation.step_id, invocation.sequence)
         return {
             **fence_row(fence),
@@ -227,18 +247,19 @@ class Rows(ReceiptRows):
             "kind": invocation.kind.value,
             "handler_id": invocation.handler_id,
             "input_sha256": self.seal_digest(input_sha256, digest_of(place, "delay")),
-            "input": self.vault.seal(invocation.input_json, delay_of(place, wake_at)),
+            "input": self.vault.seal(invocation.input_json, delay_of(place, wake_at, awaits)),
             "wake_at": wake_at,
+            "awaits": awaits,
         }
 
     def timer(self, run_id: str, row: Sequence[Any]) -> TimerRow:
-        """Return a delay that is under way."""
-        step_id, sequence, kind, handler_id, digest, stored, wake_at = row
+        """Return a delay or a wait that is under way."""
+        step_id, sequence, kind, handler_id, digest, stored, wake_at, awaits = row
         sequence = unsigned(sequence)
         place = place_of(run_id, step_id, sequence)
         digest = self.unseal_digest(digest, digest_of(place, "delay"))
-        document = self.vault.unseal(bytes(stored), delay_of(place, wake_at))
-        return TimerRow(step_id, sequence, kind, handler_id, digest, document, wake_at)
+        document = self.vault.unseal(bytes(stored), delay_of(place, wake_at, awaits))
+        return TimerRow(step_id, sequence, kind, handler_id, digest, document, wake_at, awaits)
 
 
 def _run(
@@ -249,7 +270,8 @@ def _run(
     unreadable: StorageError | None = None,
 ) -> RunRow:
     run_id, function, version, state, _, holder, generation, cancel, _, *times = row
-    created_at, started_at, finished_at, erased_at, by, why, erasing = times
+    created_at, started_at, finished_at, erased_at, by, why, erasing, *waiting = times
+    wake_at, deadline_at, parent, *place = waiting
     return RunRow(
         run_id,
         function,
@@ -266,6 +288,10 @@ def _run(
         finished_at,
         None if erased_at is None else Tombstone(erased_at, by, why, whole=not erasing),
         unreadable,
+        wake_at,
+        deadline_at,
+        parent,
+        queued_in(*place),
     )
 
 
@@ -278,11 +304,6 @@ def damaged(place: str, error: StorageCorrupt | None = None) -> InputDigestMisma
 def fence_row(fence: Fence) -> dict[str, Any]:
     """Return a fence as the parameters that a statement names it by."""
     return {"run_id": fence.run_id, "holder": fence.holder, "generation": fence.generation}
-
-
-def place_of(run_id: str, step_id: str, sequence: int) -> str:
-    """Return the name of an operation in messages, and what seals its values to their row."""
-    return f"operation {run_id}/{step_id}/{sequence}"
 
 
 def split_record(record: NewRecord) -> tuple[Split, Split]:
@@ -309,7 +330,44 @@ def started(run: NewRun, row: dict[str, Any]) -> RunRow:
         created_at=run.created_at,
         started_at=row["started_at"],
         finished_at=None,
+        deadline_at=row["deadline_at"],
+        parent=run.parent,
+        queued=run.queued,
     )
+
+
+def deadline_of(run: NewRun) -> float | None:
+    """Return when a new run has to have ended, or None."""
+    return None if run.deadline_seconds is None else run.created_at + run.deadline_seconds
+
+
+def first_claim(fence: Fence, run: NewRun, row: dict[str, Any]) -> ClaimedRun:
+    """Return the claim of a run that was started by its own worker."""
+    return ClaimedRun(
+        fence,
+        run.function,
+        run.version,
+        run.input_json,
+        run.created_at,
+        recovered=False,
+        deadline_at=row["deadline_at"],
+        parent=run.parent,
+    )
+
+
+def parked_row(
+    fence: Fence, rest: Rest, executed: int, replayed: int, now: float
+) -> dict[str, Any]:
+    """Return how a run that only waits is put away, but for the messages that it awaits."""
+    state = RunState.SUSPENDED if rest.awaits else RunState.SLEEPING
+    return {
+        **fence_row(fence),
+        "state": state.value,
+        "until": rest.until,
+        "executed": executed,
+        "replayed": replayed,
+        "now": now,
+    }
 
 
 def worker_row(name: str, lease_seconds: float, now: float) -> dict[str, Any]:
@@ -337,43 +395,3 @@ def unsigned(sequence: int) -> int:
 def signed(sequence: int) -> int:
     """Map an unsigned 64-bit number to the signed one that is stored."""
     return sequence if sequence < _SIGN else sequence - _RANGE
-
-
-def input_of(what: str) -> str:
-    """Return the place of what a run or an operation was given."""
-    return f"the input of {what}"
-
-
-def output_of(run_id: str) -> str:
-    """Return the place of what a run came to."""
-    return f"the output of {run_named(run_id)}"
-
-
-def payload_of(operation: str) -> str:
-    """Return the place of what an operation came to."""
-    return f"the payload of {operation}"
-
-
-def problem_of(run_id: str) -> str:
-    """Return the place of why a run failed or needs attention."""
-    return f"the problem of {run_named(run_id)}"
-
-
-def delay_of(operation: str, wake_at: float) -> str:
-    """Return the place of what a delay was asked, with its end."""
-    return f"the delay of {operation}|{float(wake_at)}"
-
-
-def digest_of(what: str, *facts: object) -> str:
-    """Return the place of the digest of what was given, with what else its row says."""
-    return f"the input digest of {what}|{'|'.join(map(str, facts))}"
-
-
-def given_of(run_id: str, function: str, version: int) -> str:
-    """Return the place of the digest of what a run was given, with the function that got it."""
-    return digest_of(run_named(run_id), function, version)
-
-
-def run_named(run_id: str) -> str:
-    """Return the name of a run in messages, and what seals its values to their row."""
-    return f"run {run_id}"

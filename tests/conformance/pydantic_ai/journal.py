@@ -105,10 +105,7 @@ class MemoryJournal(MemoryReceipts):
         return asyncio.run(self.execute(code))
 
     async def execute(self, code: Callable[[Context], Awaitable[T]]) -> T:
-        journal = Journal(
-            rows=[row_of(record, RECORD_LIMIT_BYTES) for record in self.records],
-            timers=[*self.timers.values()],
-        )
+        journal = await self.read_journal(self.run_id)
         self.executions += 1
         fence = Fence(self.run_id, "test", self.executions)
         store: Any = self  # as much of a store as a run needs
@@ -120,6 +117,12 @@ class MemoryJournal(MemoryReceipts):
             return await code(context)
         finally:
             self.executed, self.replayed = performer.executed, performer.replayed
+
+    async def read_journal(self, run_id: str) -> Journal:
+        return Journal(
+            rows=[row_of(record, RECORD_LIMIT_BYTES) for record in self.records],
+            timers=[*self.timers.values()],
+        )
 
     def steps(self) -> list[tuple[str, int]]:
         """Return the place of every record, in order of place."""
@@ -168,14 +171,16 @@ class MemoryJournal(MemoryReceipts):
         return receipt, landed
 
     async def begin_timer(
-        self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
+        self,
+        fence: Fence,
+        invocation: Invocation,
+        input_sha256: bytes,
+        wake_at: float | None,
+        awaits: str | None = None,
     ) -> None:
         self.timers[invocation.step_id, invocation.sequence] = timer_of(
-            invocation, input_sha256, wake_at
+            invocation, input_sha256, wake_at, awaits
         )
-
-    async def read_journal(self, run_id: str) -> Journal:
-        raise NotImplementedError
 
     async def read_payload(self, run_id: str, step_id: str, sequence: int) -> bytes:
         raise NotImplementedError

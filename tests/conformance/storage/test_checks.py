@@ -29,6 +29,8 @@ from tests.harness import run
 
 CHECKS = {check.name: check for check in checks()}
 FENCE = "AND generation = :generation"
+NO_MORE = "queues.no_more_are_claimed_than_a_queue_lets_through"
+RATE = "queues.a_rate_bounds_what_begins"
 BROKEN = [
     ("append_record", FENCE, "", "leases.what_stands_under_another_fence_is_not_written"),
     ("begin_timer", "AND holder = :holder", "", "leases.a_lease_that_runs_out_is_taken"),
@@ -45,6 +47,37 @@ BROKEN = [
         "ORDER BY run_number DESC",
         "queue.waiting_runs_are_claimed_oldest_first_and_once",
     ),
+    ("claim_runs", "AND queue IS NULL", "", NO_MORE),
+    ("open_queues", "NOT paused", "1", "queues.a_full_queue_keeps_nobody_else_waiting"),
+    ("open_queues", "('running', 'cancelling')", "('running')", NO_MORE),
+    (
+        "open_queues",
+        "('running', 'cancelling')",
+        "('running', 'sleeping')",
+        "queues.a_run_that_waits_for_a_time_holds_no_place",
+    ),
+    (
+        "open_queues",
+        "('running', 'cancelling')",
+        "('none')",
+        "queues.many_that_claim_never_exceed_a_limit",
+    ),
+    ("open_queues", "started_at > :now - rate_seconds AND ", "", RATE),
+    ("claim_queued", "COALESCE(started_at, :now)", "started_at", RATE),
+    ("any_due", "AND NOT paused", "", RATE),
+    ("next_queued", "ORDER BY priority DESC, run_number", "ORDER BY run_number", NO_MORE),
+    ("next_keyed", "AND queue_key IS NULL", "AND 0", "queues.a_key_has_places_of_its_own"),
+    ("next_keyed", "AND queue_key > keys.queue_key", "AND 0", "queues.a_key_has_places_of_its_own"),
+    ("insert_run", ":queue_key", "NULL", "queues.a_run_of_a_queue_waits_in_it"),
+    (
+        "declare_queue",
+        "rate_seconds = excluded.rate_seconds\n",
+        "paused = 0\n",
+        "queues.queues_are_declared_and_listed",
+    ),
+    ("mark_erased", ", queue_key = NULL", "", "queues.a_run_takes_its_queue_with_it"),
+    ("know_queue", "(:queue)", "('none')", "queues.a_run_takes_its_queue_with_it"),
+    ("import_run", ":priority", "0", "queues.a_run_takes_its_queue_with_it"),
     (
         "end_timer",
         "AND sequence = :sequence",
@@ -217,6 +250,31 @@ BROKEN = [
         "ORDER BY checkpoint_id",
         "checkpoints.checkpoints_are_exported_with_their_run",
     ),
+    (
+        "declare_schedule",
+        "SET function = excluded.function,",
+        "SET counted_to = excluded.counted_to, function = excluded.function,",
+        "schedules.a_schedule_is_written_once_and_counts_from_then",
+    ),
+    (
+        "count_ticks",
+        "AND counted_to = :seen",
+        "",
+        "schedules.one_of_those_that_count_at_once_does",
+    ),
+    ("count_ticks", "AND rule = :rule", "", "schedules.nothing_is_counted_by_another_rule"),
+    (
+        "count_ticks",
+        "AND NOT paused",
+        "",
+        "schedules.a_paused_schedule_counts_from_its_resumption",
+    ),
+    (
+        "resume_schedule",
+        "max(counted_to, :now)",
+        ":now",
+        "schedules.a_paused_schedule_counts_from_its_resumption",
+    ),
     *(
         ("holds_blobs", there, there.replace("4", "40"), "blobs.whether_there_are_blobs_is_known")
         for there in ("WHERE packing >= 4", "WHERE input_packing >= 4", "payload_packing >= 4")
@@ -230,6 +288,162 @@ BROKEN = [
         "SELECT 1 FROM blobs",
         "SELECT 1 FROM blobs WHERE since > 0",
         "blobs.whoever_has_no_blobs_says_so",
+    ),
+    ("find_message", "message_id = :message_id", "1", "inbox.a_message_is_there_once_by_its_id"),
+    (
+        "next_message",
+        "ORDER BY message_number",
+        "ORDER BY message_id",
+        "inbox.messages_come_in_the_order_of_their_names",
+    ),
+    (
+        "withdraw_message",
+        "AND taken_at IS NULL",
+        "",
+        "inbox.what_nobody_has_taken_is_edited_and_withdrawn",
+    ),
+    (
+        "take_message",
+        "AND edition = :edition",
+        "",
+        "inbox.a_message_is_taken_once_with_the_record_of_it",
+    ),
+    ("take_message", "AND taken_at IS NULL", "", "inbox.one_of_several_takes_a_message"),
+    ("find_recipient", "state", "'pending'", "inbox.a_run_that_has_ended_takes_no_messages"),
+    (
+        "park_run",
+        "WHEN heard THEN 'pending'",
+        "",
+        "inbox.a_message_before_its_waiter_is_never_lost",
+    ),
+    (
+        "begin_timer",
+        ":wake_at, :awaits",
+        ":wake_at, ''",
+        "inbox.a_message_wakes_the_run_that_awaits_it",
+    ),
+    (
+        "park_run",
+        "ELSE :state",
+        "ELSE 'pending'",
+        "parking.a_run_that_is_put_away_takes_nothing_but_rows",
+    ),
+    (
+        "wake_runs",
+        "state IN ('sleeping', 'suspended')",
+        "state = 'sleeping'",
+        "parking.what_waits_is_woken_when_its_time_is_over",
+    ),
+    (
+        "wake_runs",
+        "ORDER BY wake_at",
+        "ORDER BY wake_at DESC",
+        "parking.so_many_are_woken_at_once_and_the_late_ones_first",
+    ),
+    (
+        "wake_runs",
+        "LIMIT :limit",
+        "",
+        "parking.so_many_are_woken_at_once_and_the_late_ones_first",
+    ),
+    (
+        "park_run",
+        "CASE WHEN cancel_requested THEN 'cancelled'",
+        "CASE WHEN 0 THEN 'cancelled'",
+        "parking.what_has_come_or_was_asked_for_is_not_put_away",
+    ),
+    (
+        "park_run",
+        "AND name IN (SELECT value FROM json_each(:awaits))",
+        "",
+        "parking.what_has_come_or_was_asked_for_is_not_put_away",
+    ),
+    (
+        "cancel_run",
+        "ELSE 'cancelled'",
+        "ELSE state",
+        "parking.a_run_that_is_put_away_is_cancelled_at_once",
+    ),
+    ("park_run", FENCE, "", "parking.only_its_owner_puts_a_run_away"),
+    (
+        "park_run",
+        "min(COALESCE(:until, deadline_at), COALESCE(deadline_at, :until))",
+        ":until",
+        "parking.a_run_is_woken_for_its_deadline",
+    ),
+    (
+        "insert_run",
+        ":deadline_at, :parent",
+        ":deadline_at, NULL",
+        "parking.the_end_of_a_run_is_told_to_the_one_that_started_it",
+    ),
+    (
+        "cancel_run",
+        "JOIN below ON runs.parent = below.run_id",
+        "JOIN below ON runs.parent = below.run_id AND runs.state = 'running'",
+        "parking.a_cancellation_reaches_the_runs_below",
+    ),
+    (
+        "open_approvals",
+        "ORDER BY approval_number",
+        "ORDER BY item_id",
+        "approvals.what_is_asked_comes_back_and_its_wait_with_it",
+    ),
+    ("read_approval", "answer, answered_by", "NULL, answered_by", "approvals.one_answer_wins"),
+    (
+        "tell_answered",
+        ":awaits, :awaits",
+        ":awaits, 'answered'",
+        "approvals.an_answer_lets_the_run_go_on",
+    ),
+    (
+        "read_approval",
+        "timers.run_number IS NOT NULL AND runs.state",
+        "runs.state",
+        "approvals.what_is_not_as_it_was_shown_is_not_answered",
+    ),
+    ("begin_timer", FENCE, "", "approvals.only_the_owner_of_a_run_asks"),
+    (
+        "import_run",
+        ":wake_at, :deadline_at, :parent",
+        ":wake_at, NULL, :parent",
+        "archives.a_run_that_was_put_away_waits_for_a_person",
+    ),
+    (
+        "import_message",
+        ":taken_at",
+        "NULL",
+        "archives.a_run_that_ended_comes_back_to_the_byte",
+    ),
+    (
+        "import_approval",
+        ":decision, :answer",
+        "NULL, NULL",
+        "archives.a_run_that_ended_comes_back_to_the_byte",
+    ),
+    (
+        "messages_to_erase",
+        "WHERE run_number = :run_number",
+        "WHERE 0",
+        "erasure.nothing_of_an_erased_run_is_left_but_a_tombstone",
+    ),
+    (
+        "approvals_to_erase",
+        "WHERE run_number = :run_number",
+        "WHERE 0",
+        "erasure.nothing_of_an_erased_run_is_left_but_a_tombstone",
+    ),
+    (
+        "reseal_messages",
+        "payload = :payload",
+        "payload = payload",
+        "encryption.everything_is_encrypted_with_another_key",
+    ),
+    (
+        "reseal_approvals",
+        "answer = :answer",
+        "answer = answer",
+        "encryption.everything_is_encrypted_with_another_key",
     ),
 ]
 SQLITE = "perdure.storage.sqlite"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from perdure.errors import MissingExtra
+from perdure.journal.budget import Budget
 
 try:
     from perdure.adapters.pydantic_ai.capability import Durable
@@ -13,4 +14,4 @@ except ModuleNotFoundError as error:
         " 'perdure[pydantic-ai]'"
     ) from error
 
-__all__ = ["Durable", "ToolConfig"]
+__all__ = ["Budget", "Durable", "ToolConfig"]

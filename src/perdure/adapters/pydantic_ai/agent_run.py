@@ -13,6 +13,7 @@ from perdure.adapters.pydantic_ai.conversation import Conversation
 from perdure.adapters.pydantic_ai.times import Times
 from perdure.context import Context
 from perdure.errors import NotInRun
+from perdure.journal.budget import Budget
 
 _entered: ContextVar[AgentRun | None] = ContextVar("perdure_agent_run", default=None)
 
@@ -25,9 +26,15 @@ class AgentRun:
     """
 
     def __init__(
-        self, context: Context, number: int, run_id: str, history: Sequence[ModelMessage]
+        self,
+        context: Context,
+        number: int,
+        run_id: str,
+        history: Sequence[ModelMessage],
+        budgets: tuple[Budget, ...] = (),
     ) -> None:
         self.context = context
+        self.budgets = budgets
         self.run_id = run_id
         self.prefix = "" if number == 1 else f"agent.{number}."
         self.conversation = Conversation()
@@ -39,11 +46,20 @@ class AgentRun:
         self._newest: tuple[int, ModelResponse | None] = (0, None)
 
     @classmethod
-    def begin(cls, context: Context, ctx: RunContext[Any]) -> AgentRun:
-        """Begin the agent run that a run context belongs to."""
+    def begin(
+        cls, context: Context, ctx: RunContext[Any], budget: Budget | None = None
+    ) -> AgentRun:
+        """Begin the agent run that a run context belongs to.
+
+        An agent that runs inside another is held to the budget of that one too.
+        """
         run_id = ctx.run_id or next_run_id(context)
         number = _number_in(context, run_id) or context.counter("agent")
-        return cls(context, number, run_id, ctx.messages)
+        outer = _entered.get()
+        budgets = () if outer is None else outer.budgets
+        if budget is not None:
+            budgets = (*budgets, budget)
+        return cls(context, number, run_id, ctx.messages, budgets)
 
     @classmethod
     def of(cls, ctx: RunContext[Any] | None) -> AgentRun:
@@ -130,4 +146,4 @@ def _number_in(context: Context, run_id: str) -> int | None:
 
 def _ids_in(context: Context) -> str:
     place = f"{context.namespace}/" if context.namespace else ""
-    return f"{context.run_id}/{place}agent."
+    return f"{context.origin}/{place}agent."

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic_ai.durable_exec import (
@@ -24,18 +25,19 @@ from perdure.adapters.pydantic_ai.conversation import slim
 from perdure.adapters.pydantic_ai.document import document_of
 from perdure.adapters.pydantic_ai.ending import Ending
 from perdure.adapters.pydantic_ai.failures import UnitFailed, for_units, raised_from, unknown_of
-from perdure.adapters.pydantic_ai.place import HandlerNames, place_of, run_context_of
+from perdure.adapters.pydantic_ai.place import HandlerNames, Place, place_of, run_context_of
 from perdure.adapters.pydantic_ai.spending import Spending, add_spent
 from perdure.adapters.pydantic_ai.terms import Terms, ToolTerms, declared_by, returned
 from perdure.adapters.pydantic_ai.tool_config import ToolConfig, check_agreement, config_of
 from perdure.adapters.pydantic_ai.toolsets import Toolsets, writable
 from perdure.canonical import decode, encode
-from perdure.context import current
+from perdure.context import Context, current
 from perdure.declaration import Reported
 from perdure.errors import InvalidPayload, OperationFailed
+from perdure.journal.budget import Meter
 from perdure.journal.failures import failure_of
 from perdure.journal.record import Outcome, Success
-from perdure.perform import Performed
+from perdure.recorder import Performed
 from perdure.retry import RetryPolicy
 
 ParamsT = TypeVar("ParamsT")
@@ -111,8 +113,8 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         operation_id = self._operation.operation_id
         handler_id = self._names.name_of(operation_id, params)
         document = document_of(operation_id, params, run)
-        kind, step_id, sequence = place_of(operation_id, params, document.data, run, context)
-        key = context.key(step_id, sequence)
+        place = place_of(operation_id, params, document.data, run, context)
+        key = context.key(place.step_id, place.sequence)
         raised: UnitFailed | None = None
 
         def failed(error: Exception) -> UnitFailed:
@@ -121,7 +123,7 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
             return raised
 
         terms = Terms()
-        if not context.recorded(step_id, sequence):
+        if not context.recorded(place.step_id, place.sequence):
             terms = await self._terms(params, config, failed)
 
         async def handler() -> Reported | Outcome:
@@ -130,19 +132,28 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
             except Exception as error:  # noqa: BLE001 - recorded, and raised from the record
                 return Reported(failure_of(failed(error)), None, error=error)
 
-        performed = await context.perform(
-            kind,
-            step_id,
-            sequence,
-            handler_id,
-            document.data,
-            handler,
-            retry=terms.retry,
-            cuts=document.cuts,
-            effect=terms.effect,
-        )
+        with await self._room(params, run, context, place):
+            performed = await context.perform(
+                *place,
+                handler_id,
+                document.data,
+                handler,
+                retry=terms.retry,
+                cuts=document.cuts,
+                effect=terms.effect,
+            )
         record_durable_unit(executed=not performed.replayed)
         return self._result(params, run, key, performed, raised)
+
+    async def _room(
+        self, params: ParamsT, run: AgentRun, context: Context, place: Place
+    ) -> AbstractContextManager[None]:
+        """Return what holds a request or a tool call to the budgets, unless it is recorded."""
+        counts = self._tool_terms is not None or isinstance(params, ModelRequestParams)
+        if not (run.budgets and counts) or context.recorded(place.step_id, place.sequence):
+            return nullcontext()
+        meter = Meter(*run.budgets, spending=await context.spending())
+        return meter.admitted(context.key(place.step_id, place.sequence), place.kind)
 
     async def _terms(self, params: ParamsT, config: object | None, failed: Failed) -> Terms:
         if self._tool_terms is not None:

@@ -7,7 +7,12 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
 from pydantic_ai.agent import Agent, EventStreamHandler
-from pydantic_ai.capabilities.abstract import WrapModelRequestHandler, WrapRunHandler
+from pydantic_ai.capabilities import ModelFallback, RequestInput
+from pydantic_ai.capabilities.abstract import (
+    CapabilityOrdering,
+    WrapModelRequestHandler,
+    WrapRunHandler,
+)
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -17,21 +22,34 @@ from pydantic_ai.durable_exec import (
     replay_scope,
 )
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.external_events import external_event_scope
 from pydantic_ai.messages import AgentStreamEvent, ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.tools import (
+    AgentDepsT,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+)
 
 from perdure.adapters.pydantic_ai.agent_run import AgentRun, next_run_id
 from perdure.adapters.pydantic_ai.backend import Backend
 from perdure.adapters.pydantic_ai.events import normalised, settled
 from perdure.adapters.pydantic_ai.place import HandlerNames
 from perdure.adapters.pydantic_ai.toolsets import Toolsets
+from perdure.adapters.pydantic_ai.waiting import (
+    EventWaiter,
+    answers_to,
+    ends_with_requests,
+    steering,
+)
 from perdure.canonical import encode
 from perdure.context import Context, current
 from perdure.errors import RunSignal
+from perdure.journal.budget import Budget
 from perdure.journal.invocation import OperationKind
 from perdure.journal.record import Success
 from perdure.retry import RetryPolicy
@@ -54,6 +72,16 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
     inside a run; None for none. A tool declares its own, and what it does to the world, with
     `effect`, `operation` or `ToolConfig`. `trusted_servers` are the ids of MCP toolsets whose
     annotations are believed: which of their tools only read, and which drop a repeat.
+
+    Calls that need approval, or that are done elsewhere, wait until `App.resolve` answers them, for
+    `answer_seconds` or for ever; the run takes nothing but rows meanwhile. With
+    `wait_for_answers=False` the agent ends with `DeferredToolRequests` instead, and so it does by
+    default where that is one of its `output_type`.
+    `steered_by` is the name of messages, sent by `App.send`, that are put into the conversation as
+    the user's words before the model is asked next.
+
+    `budget` is what the whole run may use, with its other agents. Once it is used up, this agent
+    and those inside of its tools end with `BudgetExceeded` instead of asking for more.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -80,11 +108,19 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - a frozen value
         sequential_tools: bool = False,
         trusted_servers: Collection[str] = (),
+        wait_for_answers: bool | None = None,
+        answer_seconds: float | None = None,
+        steered_by: str | None = None,
+        budget: Budget | None = None,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._retry = retry
         self._sequential_tools = sequential_tools
         self._trusted_servers = frozenset(trusted_servers)
+        self._waits_for_answers = wait_for_answers
+        self._answer_seconds = answer_seconds
+        self._steered_by = steered_by
+        self._budget = budget
         self._toolsets = Toolsets()
 
     @property
@@ -137,7 +173,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         if context is None:
             return await super().wrap_run(ctx, handler=handler)
         self._toolsets.check_servers(self._trusted_servers)
-        run = AgentRun.begin(context, ctx)
+        run = AgentRun.begin(context, ctx, self._budget)
 
         async def sleep(seconds: float) -> None:
             await _sleep(run, seconds)
@@ -146,6 +182,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         with (
             replay_scope(),
             run.entered(),
+            external_event_scope(EventWaiter(run)),
             Agent.parallel_tool_call_execution_mode(mode),
             Agent.using_sleep(sleep),
         ):
@@ -160,11 +197,39 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
             AgentRun.of(ctx).times.settle(result.all_messages(), again=True)
         return result
 
+    # --- what comes from outside -----------------------------------------------------------------
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Return that this is innermost, and asked for answers after whoever else has some."""
+        return CapabilityOrdering(
+            position="innermost", wrapped_by=(ModelFallback, RequestInput)
+        )
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Wait for the answers to calls that need one, where nobody else has answered."""
+        waits = self._waits_for_answers
+        if waits is None:
+            waits = not ends_with_requests(ctx)
+        if current() is None or not waits:
+            return None
+        return await answers_to(ctx, requests, self._answer_seconds)
+
     # --- requests --------------------------------------------------------------------------------
 
     def get_model_settings(self) -> Any:
         """Return the setting that turns off the retries of the provider's client in a run."""
         return _one_try
+
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Put what people said meanwhile into the conversation, before the model is asked."""
+        if self._steered_by is not None and self.in_durable_context:
+            for said in await steering(ctx, self._steered_by):
+                ctx.enqueue(said)
+        return await super().before_model_request(ctx, request_context)
 
     async def wrap_model_request(
         self,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+import msgspec
 from pydantic import ValidationError
 from pydantic_ai.exceptions import (
     AgentRunError,
@@ -25,7 +26,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.errors import EffectAmbiguous, EffectNotSent, OperationFailed, PerdureError
 from perdure.ids import error_name_of
-from perdure.retry import RetryPolicy, retry_after_seconds, retryable
+from perdure.retry import RetryPolicy, retryable
 
 _RebuildableError: Final = (
     AgentRunError,
@@ -68,7 +69,10 @@ class UnitFailed(OperationFailed):
             data=failed.data if failed else _written(error),
         )
         self.error = error
-        self.retry_after = retry_after_seconds(error)
+        # What its server asked for is read from these.
+        self.retry_after: Any = getattr(error, "retry_after", None)
+        self.response: Any = getattr(error, "response", None)
+        self.headers: Any = getattr(error, "headers", None)
 
 
 def raised_from(failure: OperationFailed) -> Exception:
@@ -136,13 +140,7 @@ def for_units(policy: RetryPolicy, *, of_model: bool) -> RetryPolicy:
             return is_transient(error)
         return policy.allows(error, 0)
 
-    return RetryPolicy(
-        attempts=policy.attempts,
-        initial_seconds=policy.initial_seconds,
-        maximum_seconds=policy.maximum_seconds,
-        respect_retry_after=policy.respect_retry_after,
-        retry_on=may_retry,
-    )
+    return msgspec.structs.replace(policy, retry_on=may_retry)
 
 
 def _steers(error: Exception) -> bool:

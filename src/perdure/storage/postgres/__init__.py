@@ -15,6 +15,7 @@ from perdure.storage.postgres.hints import Hints
 from perdure.storage.postgres.reencryption import PostgresReencryption
 from perdure.storage.postgres.retention import PostgresRetention
 from perdure.storage.postgres.runs import PostgresRuns
+from perdure.storage.postgres.schedules import PostgresSchedules
 from perdure.storage.postgres.workers import PostgresWorkers
 from perdure.storage.vault import OpenVault, Vault
 
@@ -22,6 +23,7 @@ from perdure.storage.vault import OpenVault, Vault
 class PostgresStorage(
     PostgresBoundary,
     PostgresCheckpoints,
+    PostgresSchedules,
     PostgresRetention,
     PostgresArchive,
     PostgresRuns,
@@ -51,6 +53,7 @@ class PostgresStorage(
         self.hints = Hints(database)
         PostgresBoundary.__init__(self, database)
         PostgresCheckpoints.__init__(self, database)
+        PostgresSchedules.__init__(self, database)
         PostgresRetention.__init__(self, database)
         PostgresReencryption.__init__(self, database)
         PostgresArchive.__init__(self, database)

@@ -32,6 +32,7 @@ _TIMERS: Final = {
     "input_sha256": "bytea",
     "input": "bytea",
     "wake_at": "double",
+    "awaits": "text",
 }
 _RECEIPTS: Final = {
     "operation_key": "text",
@@ -93,6 +94,8 @@ class PostgresArchive:
         await self._db.note_key()
         wholes = await self._db.blobs.lift_rests(await asyncio.to_thread(wholes_of, archive))
         arrival = await asyncio.to_thread(Arrival, self._db.rows, archive, wholes)
+        if arrival.run["queue"] is not None:
+            await self._db.write("know_queue", arrival.run, "know_queue")
         for _ in range(_MOST_TRIES):
             pieces = await self._pieces(arrival)
 
@@ -140,8 +143,13 @@ class PostgresArchive:
         ):
             run = {"run_id": arrival.run_id}
             await transaction.run(f"import_{name}", {**columns_of(kinds, rows), **run})
-        for row in arrival.checkpoints:
-            await transaction.run("insert_checkpoint", row)
+        for name, rows in (
+            ("insert_checkpoint", arrival.checkpoints),
+            ("import_message", arrival.messages),
+            ("import_approval", arrival.approvals),
+        ):
+            for row in rows:
+                await transaction.run(name, row)
         await self._write_receipts(transaction, archive, arrival)
         for row in arrival.buried:
             if await transaction.run("read_receipt", row):

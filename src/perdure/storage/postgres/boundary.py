@@ -6,8 +6,9 @@ from perdure.effects.receipt import Move, Receipt
 from perdure.effects.store import Settlement
 from perdure.fence import Fence
 from perdure.journal.store import NewRecord
+from perdure.storage.postgres.approvals import PostgresApprovals
 from perdure.storage.postgres.database import Database
-from perdure.storage.postgres.journal import RECORD_COLUMNS, PostgresJournal
+from perdure.storage.postgres.journal import RECORD_COLUMNS
 from perdure.storage.postgres.lane import Lane
 from perdure.storage.postgres.pieces import PIECE_COLUMNS
 from perdure.storage.postgres.receipts import PostgresReceipts
@@ -27,11 +28,11 @@ _SETTLEMENT_COLUMNS: Final = {
 }
 
 
-class PostgresBoundary(PostgresJournal, PostgresReceipts):
-    """Journal and receipts where they meet: what must not be written one without the other."""
+class PostgresBoundary(PostgresApprovals, PostgresReceipts):
+    """Journal, inbox and receipts where they meet: what is written together or not at all."""
 
     def __init__(self, database: Database) -> None:
-        PostgresJournal.__init__(self, database)
+        PostgresApprovals.__init__(self, database)
         PostgresReceipts.__init__(self, database)
         columns = {**RECORD_COLUMNS, **_SETTLEMENT_COLUMNS}
         self._settling = Lane(database, "settle_records", columns, PIECE_COLUMNS)

@@ -10,6 +10,7 @@ from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.receipt_rows import erasure_row, not_ended, not_settled
 
 _ROWS: Final = 200
+_SMALL: Final = ("checkpoints", "messages", "approvals")
 _PAUSE_SECONDS: Final = 0.005
 
 
@@ -76,16 +77,18 @@ class PostgresErasure:
     ) -> tuple[int, bool]:
         """Delete what a run was given, recorded and came to.
 
-        Returns how many records and checkpoints, and whether any of them are left.
+        Returns how many rows, and whether any of them are left.
         """
         await transaction.run("erase_timers", found)
         await self._erase_pieces(transaction, await transaction.run("erase_documents", found))
         row = {**found, "limit": _ROWS}
-        erased = await transaction.change("erase_checkpoints", row)
-        if erased < _ROWS:
-            records = await self._erase_records(transaction, found)
-            return erased + records, records >= _ROWS
-        return erased, True
+        erased = 0
+        for name in _SMALL:
+            erased += await transaction.change(f"erase_{name}", row)
+            if erased >= _ROWS:
+                return erased, True
+        records = await self._erase_records(transaction, found)
+        return erased + records, records >= _ROWS
 
     async def _in_parts(
         self, job: Callable[[Transaction, bool], Awaitable[tuple[bool, int]]], what: str

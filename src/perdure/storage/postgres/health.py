@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.engine.store import StoreFault, StoreReport
+from perdure.engine.health import StoreFault, StoreReport
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.hints import Hints
 

@@ -8,18 +8,11 @@ from perdure.errors import JournalError, StorageCorrupt, StorageError
 from perdure.fence import Fence
 from perdure.journal.invocation import Invocation
 from perdure.journal.store import Journal, NewRecord
+from perdure.storage.places import input_of, payload_of, place_of
 from perdure.storage.postgres.database import Database
 from perdure.storage.postgres.lane import Lane
 from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
-from perdure.storage.rows import (
-    damaged,
-    input_of,
-    payload_of,
-    place_of,
-    signed,
-    split_record,
-    unsigned,
-)
+from perdure.storage.rows import damaged, signed, split_record, unsigned
 
 WHOLE_JOURNAL_PAYLOAD_BYTES: Final = 4096
 """The largest payload that comes along when a whole journal is read."""
@@ -113,14 +106,19 @@ class PostgresJournal:
         await self._check_written(fence, row, written)
 
     async def begin_timer(
-        self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
+        self,
+        fence: Fence,
+        invocation: Invocation,
+        input_sha256: bytes,
+        wake_at: float | None,
+        awaits: str | None = None,
     ) -> None:
-        """Write that a delay has begun, under the fence.
+        """Write that a delay or a wait has begun, under the fence.
 
-        Durable when it returns: the wake-up time, fsynced.
+        Durable when it returns: the wake-up time and the name that is awaited, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        row = self._db.rows.new_timer(fence, invocation, input_sha256, wake_at)
+        row = self._db.rows.new_timer(fence, invocation, input_sha256, wake_at, awaits)
         what = f"begin_timer {invocation.step_id}/{invocation.sequence}"
         if not await self._db.write("begin_timer", row, what):
             raise self._db.fenced_off(fence.run_id)

@@ -4,30 +4,25 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from perdure.engine.store import (
-    AttemptRow,
-    ClaimedRun,
-    NewRun,
-    OperationRow,
-    RunEnd,
-    RunRow,
-    RunState,
-    StartedRun,
-)
+from perdure.activity import Rest
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunRow, RunState, StartedRun
 from perdure.errors import RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
 from perdure.storage.listing import Listing
 from perdure.storage.pieces import carve
+from perdure.storage.places import input_of, output_of, run_named
 from perdure.storage.postgres.arrays import Column
 from perdure.storage.postgres.database import Database, Transaction
-from perdure.storage.postgres.hints import Hints
 from perdure.storage.postgres.lane import Lane
 from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
+from perdure.storage.postgres.queues import PostgresQueues
+from perdure.storage.queue_places import Turns
 from perdure.storage.rows import (
+    MOST_WOKEN,
     fence_row,
-    input_of,
-    output_of,
-    run_named,
+    first_claim,
+    parked_row,
     served_names,
     started,
 )
@@ -39,6 +34,11 @@ _START_COLUMNS: Final = {
     "holder": "text",
     "token": "bytea",
     "created_at": "double",
+    "deadline_at": "double",
+    "parent": "text",
+    "queue": "text",
+    "queue_key": "text",
+    "priority": "bigint",
     "input_sha256": "bytea",
     "input_piece": "bytea",
     "input_packing": "bigint",
@@ -46,14 +46,14 @@ _START_COLUMNS: Final = {
 }
 
 
-class PostgresRuns:
+class PostgresRuns(PostgresQueues):
     """The runs of one PostgreSQL schema and their claims."""
 
-    hints: Hints
     pieces: Pieces
 
     def __init__(self, database: Database) -> None:
-        self._db = database
+        super().__init__(database)
+        self._turns = Turns()
         self._starting = Lane(database, "start_runs", _START_COLUMNS, PIECE_COLUMNS)
 
     async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
@@ -65,6 +65,7 @@ class PostgresRuns:
         await self._db.note_key()
         token = secrets.token_bytes(8)
         (whole,) = await self._db.blobs.lift_rests([carve(run.input_json)])
+        holder = holder if run.queued is None else None
         row = {**self._db.rows.new_run(run, holder, whole), "token": token}
         row["input_piece"] = self._db.rows.last(whole)
         found = await self.pieces.keep(
@@ -84,14 +85,7 @@ class PostgresRuns:
             self.hints.tell()
             row = self._db.rows.new_run(run, None, whole)
             return StartedRun(started(run, row), created=True, claimed=None)
-        claimed = ClaimedRun(
-            Fence(run.run_id, owner, 1),
-            run.function,
-            run.version,
-            run.input_json,
-            run.created_at,
-            recovered=False,
-        )
+        claimed = first_claim(Fence(run.run_id, owner, 1), run, row)
         return StartedRun(started(run, row), created=True, claimed=claimed)
 
     async def claim_runs(
@@ -106,23 +100,29 @@ class PostgresRuns:
         Durable when it returns: the claims, fsynced.
         """
         wanted = {"served": served_names(served), "only": None if only is None else [*only]}
-        if await self._db.read("any_waiting", **wanted) == [(False,)]:
-            return []
-        row = {
-            **wanted,
-            "holder": holder,
-            "limit": limit,
-            "now": self._db.clock.now(),
-            "token": secrets.token_bytes(8),
-        }
-        found = await self._db.write("claim_runs", row, "claim_runs", before="claimed_before")
+        ((plain, queued),) = await self._db.read("any_waiting", **wanted)
+        found: list[tuple[Any, ...]] = []
+        for name in self._turns.order(plain=plain, queued=queued):
+            if len(found) < limit:
+                row = {**wanted, "holder": holder, "limit": limit - len(found)}
+                found += await self._claim_waiting(name, {**row, "token": secrets.token_bytes(8)})
         claims: list[ClaimedRun] = []
-        for run_id, generation, function, version, started_at, *stored in found:
+        for run_id, generation, *facts in found:
+            function, version, started_at, deadline_at, parent, *stored = facts
             fence = Fence(run_id, holder, generation)
             input_json, unreadable = await self._given((run_id, function, version), *stored)
-            recovered = generation > 1
             claims.append(
-                ClaimedRun(fence, function, version, input_json, started_at, recovered, unreadable)
+                ClaimedRun(
+                    fence,
+                    function,
+                    version,
+                    input_json,
+                    started_at,
+                    recovered=generation > 1,
+                    unreadable=unreadable,
+                    deadline_at=deadline_at,
+                    parent=parent,
+                )
             )
         return claims
 
@@ -163,6 +163,44 @@ class PostgresRuns:
         row = {**fence_row(fence), "now": self._db.clock.now()}
         await self._db.write("release_run", row, "release_run")
         self.hints.tell()
+
+    async def park_run(self, fence: Fence, rest: Rest, *, executed: int, replayed: int) -> RunState:
+        """Put away a run that does nothing but wait, and return the state that it has now.
+
+        Durable when it returns: the state, fsynced.
+        If it raises: `LeaseLost` (nothing was written) or a `StorageError`.
+        """
+        row = parked_row(fence, rest, executed, replayed, self._db.clock.now())
+        row["awaits"] = sorted(rest.awaits)
+
+        async def job(transaction: Transaction, again: bool) -> list[tuple[Any, ...]]:  # noqa: FBT001
+            # First: whoever sends a message either has sent it before this, or wakes the run.
+            await transaction.run("lock_run", row)
+            parked = await transaction.run("park_run", row)
+            return parked or (await transaction.run("parked_before", row) if again else [])
+
+        found = await self._db.transact(job, "park_run")
+        if not found:
+            raise self._db.fenced_off(fence.run_id)
+        self.hints.tell()
+        return RunState(found[0][0])
+
+    async def wake_runs(self) -> int:
+        """Let runs whose waits are over wait for a worker; return how many.
+
+        Durable when it returns: their states, fsynced.
+        """
+        row = {"now": self._db.clock.now(), "limit": MOST_WOKEN}
+        ((due, opened),) = await self._db.read("any_due", now=row["now"])
+        if not due:
+            return int(opened)
+        woken = await self._db.write("wake_runs", row, "wake_runs")
+        self.hints.tell()
+        return len(woken) + opened
+
+    async def list_children(self, run_id: str, *, limit: int) -> Sequence[RunRow]:
+        """Return the runs that a run started, oldest first, each as far as it can be read."""
+        return await self._list("list_children", run_id=run_id, limit=limit)
 
     async def request_cancel(self, run_id: str) -> RunRow | None:
         """Cancel a run that nobody executes, or ask its worker to; None for an unknown run.
@@ -228,6 +266,12 @@ class PostgresRuns:
     async def close_runs(self) -> None:
         """Write what waits."""
         await self._starting.close()
+
+    async def _claim_waiting(self, name: str, row: dict[str, Any]) -> list[tuple[Any, ...]]:
+        if name == "claim_queued":
+            return await self.take_queued(row)
+        row["now"] = self._db.clock.now()
+        return await self._db.write(name, row, name, before="claimed_before")
 
     async def _park(self, transaction: Transaction, row: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Let a run wait for a word on an effect, unless that has come."""

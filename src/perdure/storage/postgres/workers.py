@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psycopg
 
-from perdure.engine.store import WorkerNews, WorkerRow
+from perdure.engine.workers import WorkerNews, WorkerRow
 from perdure.errors import LeaseLost, StorageBusy
 from perdure.storage.liveness import Liveness
 from perdure.storage.postgres.address import Address

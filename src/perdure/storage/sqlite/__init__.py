@@ -15,6 +15,7 @@ from perdure.storage.sqlite.memory import Memory
 from perdure.storage.sqlite.reencryption import SqliteReencryption
 from perdure.storage.sqlite.retention import SqliteRetention
 from perdure.storage.sqlite.runs import SqliteRuns
+from perdure.storage.sqlite.schedules import SqliteSchedules
 from perdure.storage.sqlite.workers import SqliteWorkers
 from perdure.storage.vault import OpenVault, Vault
 
@@ -22,6 +23,7 @@ from perdure.storage.vault import OpenVault, Vault
 class SqliteStorage(
     SqliteBoundary,
     SqliteCheckpoints,
+    SqliteSchedules,
     SqliteRetention,
     SqliteArchive,
     SqliteRuns,
@@ -52,6 +54,7 @@ class SqliteStorage(
         )
         SqliteBoundary.__init__(self, database)
         SqliteCheckpoints.__init__(self, database)
+        SqliteSchedules.__init__(self, database)
         SqliteRetention.__init__(self, database)
         SqliteReencryption.__init__(self, database)
         SqliteArchive.__init__(self, database)

@@ -36,11 +36,15 @@ class SqliteArchive:
                 return False
             for row, column, whole in arrival.documents:
                 row[column] = keep(connection, self._db.sql, self._db.rows, whole)
+            if arrival.run["queue"] is not None:
+                self._db.run(connection, "know_queue", arrival.run)
             self._db.run(connection, "import_run", arrival.run)
             for name in _SIMPLE:
                 rows: Sequence[Any] = getattr(arrival, f"{name}s")
                 connection.executemany(self._db.sql[f"import_{name}"], rows)
             connection.executemany(self._db.sql["insert_checkpoint"], arrival.checkpoints)
+            connection.executemany(self._db.sql["import_message"], arrival.messages)
+            connection.executemany(self._db.sql["import_approval"], arrival.approvals)
             for row, receipt in zip(arrival.receipts, archive.receipts, strict=True):
                 self._import_receipt(connection, row, receipt)
             for row in arrival.buried:

@@ -6,16 +6,16 @@ from perdure.effects.receipt import Receipt
 from perdure.effects.store import Settlement
 from perdure.fence import Fence
 from perdure.journal.store import NewRecord
+from perdure.storage.sqlite.approvals import SqliteApprovals
 from perdure.storage.sqlite.database import Database
-from perdure.storage.sqlite.journal import SqliteJournal
 from perdure.storage.sqlite.receipts import SqliteReceipts
 
 
-class SqliteBoundary(SqliteJournal, SqliteReceipts):
-    """Journal and receipts where they meet: what must not be written one without the other."""
+class SqliteBoundary(SqliteApprovals, SqliteReceipts):
+    """Journal, inbox and receipts where they meet: what is written together or not at all."""
 
     def __init__(self, database: Database) -> None:
-        SqliteJournal.__init__(self, database)
+        SqliteApprovals.__init__(self, database)
         SqliteReceipts.__init__(self, database)
 
     async def settle_record(

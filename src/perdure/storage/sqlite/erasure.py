@@ -13,6 +13,8 @@ from perdure.storage.sqlite.database import Database
 _ROWS: Final = 200
 _BYTES: Final = 4 * 1024 * 1024
 
+_SMALL: Final = ("checkpoint", "message", "approval")
+
 _PAUSE_SECONDS: Final = 0.005
 """How long another process has between two transactions to get the write lock."""
 
@@ -96,7 +98,7 @@ class SqliteErasure:
     ) -> bool:
         """Delete what a run was given, recorded and came to; return whether any of it is left."""
         self._db.run(connection, "erase_timers", found)
-        left = self._erase_checkpoints(connection, found, budget)
+        left = any(self._erase_small(connection, name, found, budget) for name in _SMALL)
         left = left or self._erase_records(connection, found, budget)
         return left or self._erase_documents(connection, found, budget)
 
@@ -127,16 +129,16 @@ class SqliteErasure:
         names = ("run_number", "state", "input_piece", "output_piece")
         return None if found is None else dict(zip(names, found, strict=True))
 
-    def _erase_checkpoints(
-        self, connection: sqlite3.Connection, found: dict[str, Any], budget: Budget
+    def _erase_small(
+        self, connection: sqlite3.Connection, name: str, found: dict[str, Any], budget: Budget
     ) -> bool:
-        """Delete the checkpoints of a run; return whether any are left."""
+        """Delete what a run has of a table without pieces; return whether any is left."""
         row = {**found, "limit": _ROWS}
-        some = self._db.run(connection, "checkpoints_to_erase", row).fetchall()
+        some = self._db.run(connection, f"{name}s_to_erase", row).fetchall()
         for number, size in some:
             if budget.spent:
                 return True
-            self._db.run(connection, "erase_checkpoint", {"checkpoint_number": number})
+            self._db.run(connection, f"erase_{name}", {f"{name}_number": number})
             budget.take(size)
         return len(some) == _ROWS
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.engine.store import StoreFault, StoreReport
+from perdure.engine.health import StoreFault, StoreReport
 from perdure.storage.sqlite.database import Database
 
 _WAL_LIMIT_BYTES: Final = 256 * 1024 * 1024

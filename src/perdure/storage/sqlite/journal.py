@@ -8,17 +8,10 @@ from typing import Any, Final
 from perdure.canonical import sha256_hex
 from perdure.errors import JournalError, StorageCorrupt
 from perdure.fence import Fence
-from perdure.journal.invocation import Invocation, OperationKind
+from perdure.journal.invocation import Invocation
 from perdure.journal.store import Journal, NewRecord
-from perdure.storage.rows import (
-    damaged,
-    input_of,
-    payload_of,
-    place_of,
-    signed,
-    split_record,
-    unsigned,
-)
+from perdure.storage.places import input_of, payload_of, place_of
+from perdure.storage.rows import ENDS_WAIT, damaged, signed, split_record, unsigned
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.pieces import keep, lifted
 
@@ -93,21 +86,26 @@ class SqliteJournal:
                 row["input_piece"] = keep(connection, self._db.sql, self._db.rows, whole)
                 row["payload_piece"] = keep(connection, self._db.sql, self._db.rows, answer)
             written = self._db.run(connection, "append_record", row).rowcount == 1
-            if written and record.invocation.kind is OperationKind.RETRY_DELAY:
+            if written and record.invocation.kind in ENDS_WAIT:
                 self._db.run(connection, "end_timer", row)
             return written
 
         return job
 
     async def begin_timer(
-        self, fence: Fence, invocation: Invocation, input_sha256: bytes, wake_at: float
+        self,
+        fence: Fence,
+        invocation: Invocation,
+        input_sha256: bytes,
+        wake_at: float | None,
+        awaits: str | None = None,
     ) -> None:
-        """Write that a delay has begun, under the fence.
+        """Write that a delay or a wait has begun, under the fence.
 
-        Durable when it returns: the wake-up time, fsynced.
+        Durable when it returns: the wake-up time and the name that is awaited, fsynced.
         If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
         """
-        row = self._db.rows.new_timer(fence, invocation, input_sha256, wake_at)
+        row = self._db.rows.new_timer(fence, invocation, input_sha256, wake_at, awaits)
 
         def job(connection: sqlite3.Connection) -> bool:
             return self._db.run(connection, "begin_timer", row).rowcount == 1

@@ -6,37 +6,34 @@ from typing import Any
 
 import msgspec
 
-from perdure.engine.store import (
-    AttemptRow,
-    ClaimedRun,
-    NewRun,
-    OperationRow,
-    RunEnd,
-    RunRow,
-    RunState,
-    StartedRun,
-)
-from perdure.errors import LeaseLost, RunErased, StorageError, UnknownRun
+from perdure.activity import Rest
+from perdure.engine.history import AttemptRow, OperationRow
+from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunRow, RunState, StartedRun
+from perdure.errors import RunErased, StorageError, UnknownRun
 from perdure.fence import Fence
 from perdure.storage.listing import Listing
 from perdure.storage.pieces import Split, carve
+from perdure.storage.places import input_of, output_of, run_named
+from perdure.storage.queue_places import Turns
 from perdure.storage.rows import (
+    MOST_WOKEN,
     fence_row,
-    input_of,
-    output_of,
-    run_named,
+    first_claim,
+    parked_row,
     served_names,
     started,
 )
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.pieces import keep, lifted
+from perdure.storage.sqlite.queues import SqliteQueues
 
 
-class SqliteRuns:
+class SqliteRuns(SqliteQueues):
     """The runs of one SQLite file and their claims."""
 
     def __init__(self, database: Database) -> None:
-        self._db = database
+        super().__init__(database)
+        self._turns = Turns()
 
     async def start_run(self, run: NewRun, holder: str | None) -> StartedRun:
         """Write a run unless its id exists; with `holder`, claim it in the same transaction.
@@ -48,7 +45,7 @@ class SqliteRuns:
         (whole,) = await lifted(self._db, carve(run.input_json))
 
         def job(connection: sqlite3.Connection) -> tuple[bool, dict[str, Any]]:
-            owner = self._standing(connection, holder)
+            owner = self._standing(connection, holder if run.queued is None else None)
             row = self._db.rows.new_run(run, owner, whole)
             if whole.cuts and self._db.run(connection, "read_run", row).fetchone() is not None:
                 return False, row  # before there are pieces that nothing would need
@@ -67,9 +64,7 @@ class SqliteRuns:
         if row["holder"] is not None:
             assert holder is not None
             fence = Fence(run.run_id, holder, 1)
-            claimed = ClaimedRun(
-                fence, run.function, run.version, run.input_json, run.created_at, recovered=False
-            )
+            claimed = first_claim(fence, run, row)
         return StartedRun(started(run, row), created=True, claimed=claimed)
 
     async def claim_runs(
@@ -85,25 +80,29 @@ class SqliteRuns:
         """
         names = _json(served_names(served))
         ids = None if only is None else _json(only)
-        if self._db.read("any_waiting", served=names, only=ids) == [(0,)]:
-            return []
-        now = self._db.clock.now()
-        row = {"holder": holder, "served": names, "limit": limit, "now": now, "only": ids}
-
-        def job(connection: sqlite3.Connection) -> list[Any]:
-            found = self._db.run(connection, "claim_runs", row).fetchall()
-            for number, _, generation, *_ in found:
-                self._note_claim(connection, number, generation, holder, now)
-            return found
-
+        ((plain, queued),) = self._db.read("any_waiting", served=names, only=ids)
+        row = {"holder": holder, "served": names, "only": ids}
+        found: list[Any] = []
+        for name in self._turns.order(plain=bool(plain), queued=bool(queued)):
+            if len(found) < limit:
+                found += await self._claim_waiting(name, {**row, "limit": limit - len(found)})
         claims: list[ClaimedRun] = []
-        for _, run_id, generation, *facts in await self._db.write(job, "claim_runs"):
-            function, version, started_at, *stored = facts
+        for _, run_id, generation, *facts in found:
+            function, version, started_at, deadline_at, parent, *stored = facts
             fence = Fence(run_id, holder, generation)
             input_json, unreadable = await self._given((run_id, function, version), *stored)
-            recovered = generation > 1
             claims.append(
-                ClaimedRun(fence, function, version, input_json, started_at, recovered, unreadable)
+                ClaimedRun(
+                    fence,
+                    function,
+                    version,
+                    input_json,
+                    started_at,
+                    recovered=generation > 1,
+                    unreadable=unreadable,
+                    deadline_at=deadline_at,
+                    parent=parent,
+                )
             )
         return claims
 
@@ -122,8 +121,7 @@ class SqliteRuns:
         row = self._db.rows.run_end(fence, end, self._db.clock.now(), whole)
         state = await self._give_up("end_run", row, whole)
         if state is None:
-            self._db.observer.count("perdure_lease_fencing_rejected_total")
-            raise LeaseLost(fence.run_id)
+            raise self._db.fenced_off(fence.run_id)
         return RunState(state)
 
     async def release_run(self, fence: Fence) -> None:
@@ -139,6 +137,32 @@ class SqliteRuns:
             "now": self._db.clock.now(),
         }
         await self._give_up("release_run", row)
+
+    async def park_run(self, fence: Fence, rest: Rest, *, executed: int, replayed: int) -> RunState:
+        """Put away a run that does nothing but wait, and return the state that it has now.
+
+        Durable when it returns: the state, fsynced.
+        If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
+        """
+        row = parked_row(fence, rest, executed, replayed, self._db.clock.now())
+        state = await self._give_up("park_run", {**row, "awaits": _json(sorted(rest.awaits))})
+        if state is None:
+            raise self._db.fenced_off(fence.run_id)
+        return RunState(state)
+
+    async def wake_runs(self) -> int:
+        """Let runs whose waits are over wait for a worker; return how many.
+
+        Durable when it returns: their states, fsynced.
+        """
+        row = {"now": self._db.clock.now(), "limit": MOST_WOKEN}
+        ((due, opened),) = self._db.read("any_due", now=row["now"])
+        if not due:
+            return opened
+        woken = await self._db.write(
+            lambda connection: self._db.run(connection, "wake_runs", row).rowcount, "wake_runs"
+        )
+        return woken + opened
 
     async def request_cancel(self, run_id: str) -> RunRow | None:
         """Cancel a run that nobody executes, or ask its worker to; None for an unknown run.
@@ -183,6 +207,10 @@ class SqliteRuns:
         wanted = None if state is None else state.value
         return await self._list("list_runs", state=wanted, limit=limit)
 
+    async def list_children(self, run_id: str, *, limit: int) -> Sequence[RunRow]:
+        """Return the runs that a run started, oldest first, each as far as it can be read."""
+        return await self._list("list_children", run_id=run_id, limit=limit)
+
     async def list_operations(self, run_id: str) -> Sequence[OperationRow]:
         """Return what a run has recorded, in the order it was recorded."""
         rows = self._db.read("list_operations", run_id=run_id)
@@ -200,6 +228,23 @@ class SqliteRuns:
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
         return await self._list("unserved", served=_json(served_names(served)))
+
+    async def _claim_waiting(self, name: str, row: dict[str, Any]) -> list[Any]:
+        if name == "claim_queued" and not self.lets_through(row):
+            return []
+
+        def job(connection: sqlite3.Connection) -> list[Any]:
+            # Not before: it may have waited for others that write.
+            claim = {**row, "now": self._db.clock.now()}
+            if name == "claim_runs":
+                found = self._db.run(connection, name, claim).fetchall()
+            else:
+                found = self.take_queued(connection, claim)
+            for number, _, generation, *_ in found:
+                self._note_claim(connection, number, generation, row["holder"], claim["now"])
+            return found
+
+        return await self._db.write(job, name)
 
     async def _change(self, name: str, run_id: str) -> RunRow | None:
         row = {"run_id": run_id, "now": self._db.clock.now()}
@@ -243,7 +288,7 @@ class SqliteRuns:
                 return None
             number, state = changed
             ending = "released" if state == RunState.PENDING else state
-            attempt = {"ending": ending, **row, "run_number": number}
+            attempt = {**row, "ending": row.get("ending", ending), "run_number": number}
             self._db.run(connection, "end_attempt", attempt)
             return state
 

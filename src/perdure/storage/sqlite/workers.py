@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perdure.engine.store import WorkerNews, WorkerRow
+from perdure.engine.workers import WorkerNews, WorkerRow
 from perdure.errors import LeaseLost
 from perdure.storage.liveness import Liveness
 from perdure.storage.rows import worker_row

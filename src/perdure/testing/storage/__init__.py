@@ -13,8 +13,9 @@ it. `given` is empty but for two planes: checks of `blobs` open stores with `blo
 in which large values are to be kept, and those of `encryption` with `vault=`, a `Vault` that every
 value of users is to pass; both also open stores without. A driver that has no such thing leaves it
 out: `checks(without=["blobs", "encryption"])`. The checks of `encryption` need the extra of that
-name. Nothing checks hints: a store without them returns True from `changed()`, and is merely asked
-more often.
+name. Those of `parking` and `inbox` put runs away and send messages to them at once: a store has to
+order the two for each run, so that none is lost in between. Nothing checks hints: a store without
+them returns True from `changed()`, and is merely asked more often.
 """
 
 from __future__ import annotations
@@ -28,19 +29,24 @@ import msgspec
 
 from perdure.errors import InvalidOptions
 from perdure.testing.storage import (
+    approvals,
     archives,
     blobs,
     checkpoints,
     collecting,
     encryption,
     erasure,
+    inbox,
     journal,
     leases,
     lookups,
+    parking,
     pieces,
     queue,
+    queues,
     receipts,
     retention,
+    schedules,
     timers,
 )
 from perdure.testing.storage.scene import OpenStore, Scene
@@ -49,10 +55,14 @@ _PLANES: Final[dict[str, ModuleType]] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         queue,
+        queues,
         leases,
         journal,
         pieces,
         timers,
+        parking,
+        inbox,
+        approvals,
         receipts,
         lookups,
         erasure,
@@ -61,6 +71,7 @@ _PLANES: Final[dict[str, ModuleType]] = {
         archives,
         blobs,
         checkpoints,
+        schedules,
         encryption,
     )
 }

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.activity import Rest
 from perdure.effects.receipt import ReceiptState
 from perdure.engine.archive import (
     IMPORTED,
@@ -13,11 +14,12 @@ from perdure.engine.archive import (
     decode_archive,
     export_run,
 )
-from perdure.engine.store import RunProblem, RunState, RunStore
+from perdure.engine.store import NewRun, RunProblem, RunState, RunStore
 from perdure.errors import RunConflict, RunErased
+from perdure.fence import Fence
 from perdure.journal.store import JournalRow, TimerRow
 from perdure.testing.storage.expecting import ensure, expect, refusal
-from perdure.testing.storage.scene import Process, Scene
+from perdure.testing.storage.scene import Process, Scene, message
 from perdure.testing.storage.upkeep import (
     collected,
     emptied,
@@ -87,6 +89,42 @@ async def a_run_that_waits_goes_on_where_a_person_lets_it(scene: Scene) -> None:
     expect(told, (2, talk(6), True), "the claim of an imported run")
     await other.append(claim.fence, "later", 1)
     await other.end(claim.fence)
+
+
+async def a_run_that_was_put_away_waits_for_a_person(scene: Scene) -> None:
+    """It came with its deadline and its inbox, and whoever resumes it finds both."""
+    process, other = await scene.process(), await scene.process()
+    for run_id, awaits in (("sleeps", frozenset[str]()), ("awaits", frozenset({"mail"}))):
+        run = NewRun(run_id, "work", 1, b"null", 5.0, 1e10, "its parent")
+        started = await process.store.start_run(run, process.holder)
+        assert started.claimed is not None
+        fence = started.claimed.fence
+        await process.wait_for(fence, "mail")
+        for message_id in ("m-2", "m-1"):
+            await process.store.send_message(message(run_id, message_id))
+        await process.take(fence, "news", 1)
+        rest = Rest(1e9, awaits)
+        before = await process.store.park_run(fence, rest, executed=0, replayed=0)
+        ensure(not before.settled, "it waits for a time or a message")
+        file = await exported(process.store, run_id)
+        messages = await process.store.list_messages(run_id)
+        await process.store.request_cancel(run_id)
+        await emptied(other)
+        ensure(await taken_in(other.store, file), "a run that was put away was not there")
+        row = await other.run(run_id)
+        told = (row.state, row.wake_at, row.deadline_at, row.parent)
+        expect(told, (RunState.NEEDS_ATTENTION, None, 5.0 + 1e10, "its parent"), "an imported run")
+        expect(await other.store.list_messages(run_id), messages, "the messages of a run")
+        await other.store.send_message(message(run_id, "m-3", name="mail"))
+        expect(await other.store.wake_runs(), 0, "runs that are woken")
+        expect(await other.state(run_id), RunState.NEEDS_ATTENTION, "a run that was told")
+        ensure(not await taken_in(other.store, await exported(other.store, run_id)), "it is there")
+        await other.store.resume_run(run_id)
+        expect(await other.claim(), [run_id], "an imported run, resumed")
+        found = await other.store.next_message(run_id, "news")
+        expect(found, messages[1], "the message that was not taken")
+        await other.store.request_cancel(run_id)
+        await other.end(Fence(run_id, other.holder, 2), RunState.CANCELLED)
 
 
 async def a_run_that_is_there_is_not_written_again(scene: Scene) -> None:
@@ -178,8 +216,9 @@ async def _refused(process: Process, file: bytes, what: str) -> None:
         await taken_in(process.store, file)
     expect(await process.store.read_run("run-1"), None, "a run that was refused")
     journal = await process.store.read_journal("run-1")
-    left = (len(journal.rows), len(journal.timers))
-    expect(left, (0, 0), "what is left of a run that was refused")
+    inbox = await process.store.list_messages("run-1")
+    left = (len(journal.rows), len(journal.timers), len(inbox))
+    expect(left, (0, 0, 0), "what is left of a run that was refused")
 
 
 async def _holds(store: RunStore, archive: RunArchive) -> None:

@@ -7,7 +7,7 @@ from perdure.effects.receipt import Move, ReceiptState
 from perdure.engine.store import RunEnd, RunProblem, RunState
 from perdure.errors import EffectErased, JournalError, NotErasable, RunErased, UnknownRun
 from perdure.testing.storage.expecting import ensure, expect, refusal
-from perdure.testing.storage.scene import Scene, delay, new_run, settlement
+from perdure.testing.storage.scene import Scene, delay, message, new_run, settlement
 
 _DONE: Final = RunEnd(RunState.COMPLETED, b"1")
 
@@ -18,6 +18,8 @@ async def nothing_of_an_erased_run_is_left_but_a_tombstone(scene: Scene) -> None
     fence = await process.start(input_json=b'"input"')
     await process.append(fence, "model", 1, document=b"0123456789", cuts=(4,))
     await process.store.begin_timer(fence, *delay(fence), 5.0)
+    await process.store.send_message(message())
+    await process.ask(fence, 1)
     receipt = await process.attempted_in(fence, ReceiptState.COMPLETED)
     problem = RunProblem("Code", "Type", "message")
     await process.store.end_run(fence, RunEnd(RunState.FAILED, problem=problem))
@@ -35,6 +37,9 @@ async def nothing_of_an_erased_run_is_left_but_a_tombstone(scene: Scene) -> None
     journal = await other.store.read_journal("run-1")
     left = (len(journal.rows), len(journal.timers), len(journal.begun))
     expect(left, (0, 0, 0), "what is left in its journal")
+    expect(await other.store.list_messages("run-1"), [], "what is left in its inbox")
+    asked = await other.store.list_approvals("run-1", open_only=False)
+    expect(asked, [], "what is left of what it asked for")
     with refusal(JournalError, "an input of an erased run"):
         await other.store.read_input("run-1", "model", 1)
     with refusal(RunErased, "the input of an erased run"):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from perdure.engine.store import OperationRow
+from perdure.engine.history import OperationRow
 from perdure.errors import JournalError, StorageError
 from perdure.journal.invocation import SEQUENCE_LIMIT, OperationKind
 from perdure.journal.record import Failure, Outcome, Success, Suspended, SuspensionReason

@@ -161,7 +161,7 @@ async def a_cancellation_reaches_a_run_wherever_it_is(scene: Scene) -> None:
     for name in ("back", "parked", "done"):
         row = await store.request_cancel(name)
         told = row and (row.state, row.cancel_requested)
-        expect(told, (RunState.RUNNING, True), "a run whose end was asked for")
+        expect(told, (RunState.CANCELLING, True), "a run whose end was asked for")
     expect(sorted(await store.read_cancels(process.holder)), ["back", "done", "parked"], "cancels")
     await store.request_cancel("waits")
     await store.release_run(fences["back"])

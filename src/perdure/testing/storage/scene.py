@@ -6,12 +6,14 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
+from perdure.approvals import ApprovalKind, NewApproval
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move, Receipt, ReceiptState
 from perdure.effects.store import EffectClaim, Owner, Settlement
 from perdure.effects.support import SideEffectSupport
 from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, RunStore
 from perdure.fence import Fence
+from perdure.inbox import NewMessage
 from perdure.journal.digest import Digester
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Outcome, Success
@@ -99,6 +101,26 @@ class Process:
         """Record an operation, as `record` makes it."""
         await self.store.append_record(fence, record(fence, step_id, sequence, **what))
 
+    async def take(self, fence: Fence, name: str, sequence: int, **what: Any) -> bool:
+        """Take the next message of a name, which is there, with the record of a wait for it."""
+        found = await self.store.next_message(fence.run_id, name)
+        if found is None:
+            raise AssertionError(f"a message {name} is there: found none")
+        kind = OperationKind.RETRY_DELAY
+        taking = record(fence, "wait", sequence, kind=kind, **what)
+        return await self.store.take_message(fence, found, taking)
+
+    async def wait_for(self, fence: Fence, name: str, wake_at: float | None = None) -> None:
+        """Write that a wait for the messages of a name begins."""
+        await self.store.begin_timer(fence, *delay(fence, step_id=name), wake_at, name)
+
+    async def ask(self, fence: Fence, sequence: int) -> None:
+        """Ask for something under the sequence, and wait for the answer."""
+        kind = OperationKind.APPROVAL_RESUME
+        invocation, digest = delay(fence, sequence, step_id="approval.resume", kind=kind)
+        asked = NewApproval(str(sequence), ApprovalKind.APPROVAL, "pay", b'{"amount":9}', 6.5)
+        await self.store.begin_approval(fence, invocation, digest, None, asked)
+
     # --- effects ---
 
     @property
@@ -166,10 +188,28 @@ def record(
     )
 
 
-def delay(fence: Fence, sequence: int = 1, document: bytes = b"{}") -> tuple[Invocation, bytes]:
-    """Return a delay and the digest of its input."""
-    kind = OperationKind.RETRY_DELAY
-    invocation = Invocation(fence.run_id, "sleep", sequence, kind, "perdure.sleep", document)
+def message(
+    run_id: str = "run-1",
+    message_id: str = "m-1",
+    payload_json: bytes = b"1",
+    *,
+    name: str = "news",
+    sent_by: str = "ada",
+) -> NewMessage:
+    """Return a message to be sent."""
+    return NewMessage(run_id, message_id, name, payload_json, sent_by, 6.5)
+
+
+def delay(
+    fence: Fence,
+    sequence: int = 1,
+    document: bytes = b"{}",
+    *,
+    step_id: str = "sleep",
+    kind: OperationKind = OperationKind.RETRY_DELAY,
+) -> tuple[Invocation, bytes]:
+    """Return a delay, or a wait, and the digest of its input."""
+    invocation = Invocation(fence.run_id, step_id, sequence, kind, "perdure.sleep", document)
     return invocation, hashlib.sha256(document).digest()
 
 

@@ -4,6 +4,7 @@ import itertools
 import random
 from typing import Any, Final
 
+from perdure.approvals import Approve, NewAnswer
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.receipt import Move, ReceiptState
 from perdure.effects.store import Owner
@@ -11,7 +12,7 @@ from perdure.fence import Fence
 from perdure.journal.invocation import SEQUENCE_LIMIT, OperationKind
 from perdure.journal.record import Failure, Success, Suspended, SuspensionReason
 from perdure.testing.storage.expecting import ensure
-from perdure.testing.storage.scene import Process, delay, settlement
+from perdure.testing.storage.scene import Process, delay, message, settlement
 
 _DICE: Final = random.Random(3)  # noqa: S311 - it draws cases
 _PARTS: Final = [b'"%s"' % _DICE.randbytes(450).hex().encode() for _ in range(8)]
@@ -45,6 +46,8 @@ async def worked(process: Process, run_id: str) -> Fence:
         }
         await process.append(fence, "tool", SEQUENCE_LIMIT - number, **what)
     await process.store.begin_timer(fence, *delay(fence), 1e9 + 0.25)
+    await _told(process, fence)
+    await _asked(process, fence)
     await process.attempted_in(fence, ReceiptState.COMPLETED)
     await process.attempted_in(fence, ReceiptState.FAILED, 2)
     doubted = await process.attempted_in(fence, ReceiptState.AMBIGUOUS, 3)
@@ -58,3 +61,20 @@ async def worked(process: Process, run_id: str) -> Fence:
     ensure(mine, "what was ruled out may be sent again")
     await process.store.settle_effect(settlement(again, Move.DOUBT, problem="no reply"))
     return fence
+
+
+async def _told(process: Process, fence: Fence) -> None:
+    """Send a run messages: one that it takes, and some that wait, of which one was edited."""
+    for number in range(4):
+        await process.store.send_message(message(fence.run_id, f"m-{number}", b"%d" % number))
+    edited = message(fence.run_id, "m-2", b'"edited"', sent_by="ada \U0001f980")
+    await process.store.send_message(edited, edit=True)
+    await process.take(fence, "news", SEQUENCE_LIMIT)
+
+
+async def _asked(process: Process, fence: Fence) -> None:
+    """Ask for two things, of which one is answered."""
+    for number in (1, 2):
+        await process.ask(fence, number)
+    answer = Approve({"amount": 5, "of": [1.5, None, "\U0001f980"]})
+    await process.store.answer_approval(fence.run_id, "1", NewAnswer(answer, "ada", 7.5))

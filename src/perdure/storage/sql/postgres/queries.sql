@@ -1,8 +1,9 @@
 -- Every statement that the PostgreSQL driver runs, by name.
 -- Transactions are READ COMMITTED. A statement that waits for a row looks at it again, so what may
 -- be taken from its owner is locked by who relies on it: a run's row for what the run writes, and a
--- worker's row for what the worker claims. Locks are taken in this order: worker, pieces in the
--- order of their digests, run, receipt or checkpoint.
+-- worker's row for what the worker claims. Locks are taken in this order: worker, queues in the order
+-- of their names, pieces in the order of their digests, run, the run that started it, receipt,
+-- checkpoint or message. Nothing but the end of a run waits for a run after it has locked another.
 -- A statement of many rows gets each column as an array, and returns the place of each row in them.
 
 -- name: server
@@ -74,10 +75,13 @@ SELECT pg_notify(%(channel)s, %(payload)s);
 WITH input AS (
   SELECT * FROM unnest(
     %(run_id)s::text[], %(function)s::text[], %(version)s::bigint[], %(holder)s::text[],
-    %(token)s::bytea[], %(created_at)s::double precision[], %(input_sha256)s::bytea[],
+    %(token)s::bytea[], %(created_at)s::double precision[], %(deadline_at)s::double precision[],
+    %(parent)s::text[], %(queue)s::text[], %(queue_key)s::text[], %(priority)s::bigint[],
+    %(input_sha256)s::bytea[],
     %(input_piece)s::bytea[], %(input_packing)s::bigint[], %(input)s::bytea[]
-  ) WITH ORDINALITY AS input (run_id, function, version, holder, token, created_at, input_sha256,
-                              input_piece, input_packing, input, place)
+  ) WITH ORDINALITY AS input (run_id, function, version, holder, token, created_at, deadline_at,
+                              parent, queue, queue_key, priority, input_sha256, input_piece,
+                              input_packing, input, place)
 ), kept AS (
   INSERT INTO perdure.pieces (digest, parent, packing, data)
   SELECT * FROM unnest(%(piece_digest)s::bytea[], %(piece_parent)s::bytea[],
@@ -89,11 +93,13 @@ WITH input AS (
   SELECT holder FROM perdure.workers WHERE holder = ANY(%(holder)s::text[]) AND gone = 0 FOR SHARE
 ), created AS (
   INSERT INTO perdure.runs (run_id, function, version, state, holder, generation, created_at,
-                            started_at, input_sha256, input_piece, input_packing, input)
+                            started_at, deadline_at, parent, queue, queue_key, priority,
+                            input_sha256, input_piece, input_packing, input)
   SELECT input.run_id, input.function, input.version,
          CASE WHEN standing.holder IS NULL THEN 'pending' ELSE 'running' END,
          standing.holder, CASE WHEN standing.holder IS NULL THEN 0 ELSE 1 END, input.created_at,
-         CASE WHEN standing.holder IS NOT NULL THEN input.created_at END, input.input_sha256,
+         CASE WHEN standing.holder IS NOT NULL THEN input.created_at END, input.deadline_at,
+         input.parent, input.queue, input.queue_key, input.priority, input.input_sha256,
          input.input_piece, input.input_packing, input.input
   FROM input LEFT JOIN standing ON standing.holder = input.holder
   ON CONFLICT (run_id) DO NOTHING
@@ -120,7 +126,7 @@ SELECT * FROM perdure.runs_read WHERE run_id = %(run_id)s;
 -- name: read_settled
 -- Those of the runs that no worker will go on with by itself.
 SELECT * FROM perdure.runs_read
-WHERE run_id = ANY(%(run_ids)s::text[]) AND state NOT IN ('pending', 'running');
+WHERE run_id = ANY(%(run_ids)s::text[]) AND state IN ('needs_attention', 'completed', 'failed', 'cancelled');
 
 -- name: read_run_input
 -- The exact input of a run, unless it was erased.
@@ -137,17 +143,19 @@ ORDER BY run_number DESC LIMIT %(limit)s;
 SELECT state, count(*) FROM perdure.runs GROUP BY state;
 
 -- name: any_waiting
--- Whether any run waits for a worker that serves what is served.
-SELECT EXISTS (SELECT 1 FROM perdure.runs WHERE state = 'pending'
+-- Whether any run of no queue waits for a worker that serves what is served, and whether any waits
+-- in one.
+SELECT EXISTS (SELECT 1 FROM perdure.runs WHERE state = 'pending' AND queue IS NULL
                AND function || '@' || version = ANY(%(served)s::text[])
-               AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[])));
+               AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[]))),
+       EXISTS (SELECT 1 FROM perdure.runs WHERE state = 'pending' AND queue IS NOT NULL);
 
 -- name: claim_runs
--- Take the oldest waiting runs that this worker can serve and nobody else is taking.
+-- Take the oldest runs that wait in no queue, that this worker can serve and nobody else is taking.
 WITH standing AS MATERIALIZED (
   SELECT holder FROM perdure.workers WHERE holder = %(holder)s AND gone = 0 FOR SHARE
 ), waiting AS MATERIALIZED (
-  SELECT run_number FROM perdure.runs WHERE state = 'pending'
+  SELECT run_number FROM perdure.runs WHERE state = 'pending' AND queue IS NULL
   AND function || '@' || version = ANY(%(served)s::text[])
   AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[]))
   AND EXISTS (SELECT 1 FROM standing)
@@ -158,23 +166,125 @@ WITH standing AS MATERIALIZED (
                                   started_at = COALESCE(runs.started_at, %(now)s)
   FROM waiting WHERE runs.run_number = waiting.run_number
   RETURNING runs.run_number, runs.run_id, runs.generation, runs.function, runs.version,
-            runs.started_at, runs.input_sha256, runs.input_piece, runs.input_packing, runs.input
+            runs.started_at, runs.deadline_at, runs.parent, runs.input_sha256, runs.input_piece,
+            runs.input_packing, runs.input
 ), noted AS (
   INSERT INTO perdure.attempts (run_number, generation, holder, token, claimed_at)
   SELECT run_number, generation, %(holder)s, %(token)s, %(now)s FROM claimed
 )
-SELECT run_id, generation, function, version, started_at, input_sha256, input_piece,
-       input_packing, input
+SELECT run_id, generation, function, version, started_at, deadline_at, parent, input_sha256,
+       input_piece, input_packing, input
 FROM claimed ORDER BY run_number;
 
 -- name: claimed_before
 -- The runs of a claim that was made by the caller itself, whose connection was lost meanwhile.
 SELECT runs.run_id, runs.generation, runs.function, runs.version, runs.started_at,
-       runs.input_sha256, runs.input_piece, runs.input_packing, runs.input
+       runs.deadline_at, runs.parent, runs.input_sha256, runs.input_piece, runs.input_packing, runs.input
 FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
   ON runs.run_number = attempts.run_number AND runs.generation = attempts.generation
 WHERE attempts.holder = %(holder)s AND attempts.token = %(token)s AND attempts.ended_at IS NULL
 AND runs.holder = %(holder)s ORDER BY runs.run_number;
+
+-- name: open_queues
+-- The queues in which runs wait that may be let through, with their limits, how many runs of each
+-- are executed, and how many began within its time. An instant that is further off is of a clock
+-- that was set since.
+SELECT name, concurrency, key_concurrency, rate_runs,
+       (SELECT count(*) FROM perdure.runs AS runs
+        WHERE runs.state IN ('running', 'cancelling') AND runs.queue = queues.name),
+       CASE WHEN rate_runs IS NOT NULL
+            THEN (SELECT count(*) FROM (
+                    SELECT 1 FROM perdure.runs AS runs WHERE runs.queue = queues.name
+                    AND runs.started_at > %(now)s - rate_seconds
+                    AND runs.started_at <= %(now)s + rate_seconds LIMIT queues.rate_runs) AS begun)
+            END
+FROM perdure.queues AS queues WHERE NOT paused
+AND (%(queues)s::text[] IS NULL OR name = ANY(%(queues)s::text[]))
+-- Not EXISTS, and in the order of an index, so that not all that waits is read.
+AND (SELECT runs.run_number FROM perdure.runs AS runs
+     WHERE runs.state = 'pending' AND runs.queue = queues.name
+     ORDER BY runs.started_at IS NULL LIMIT 1) IS NOT NULL
+ORDER BY name;
+
+-- name: lock_queues
+-- Keep others from claiming runs of some queues, and the worker from being found gone, until the end
+-- of the transaction; nothing for a worker that is gone.
+WITH standing AS MATERIALIZED (
+  SELECT holder FROM perdure.workers WHERE holder = %(holder)s AND gone = 0 FOR SHARE
+)
+SELECT name FROM perdure.queues
+WHERE name = ANY(%(queues)s::text[]) AND EXISTS (SELECT 1 FROM standing)
+ORDER BY name FOR UPDATE;
+
+-- name: next_queued
+-- The first runs that wait in a queue, of those that would begin, or of those that go on.
+SELECT run_number, queue_key, priority, 0 FROM perdure.runs
+WHERE state = 'pending' AND queue = %(queue)s AND (started_at IS NULL) = %(fresh)s
+AND function || '@' || version = ANY(%(served)s::text[])
+AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[]))
+ORDER BY priority DESC, run_number LIMIT %(limit)s;
+
+-- name: next_keyed
+-- The same for a queue that bounds its keys, without what these have no place for. The keys are
+-- looked up one after the other, so that those with much that waits cost no more than the others.
+WITH RECURSIVE keys (queue_key) AS (
+  (SELECT queue_key FROM perdure.runs
+   WHERE state = 'pending' AND queue = %(queue)s AND queue_key IS NOT NULL
+   ORDER BY queue_key LIMIT 1)
+  UNION ALL
+  SELECT later.queue_key FROM keys CROSS JOIN LATERAL (
+    SELECT runs.queue_key FROM perdure.runs AS runs
+    WHERE runs.state = 'pending' AND runs.queue = %(queue)s AND runs.queue_key > keys.queue_key
+    ORDER BY runs.queue_key LIMIT 1) AS later
+), open_keys AS (
+  SELECT queue_key, held FROM keys CROSS JOIN LATERAL (
+    SELECT count(*) AS held FROM perdure.runs AS runs
+    WHERE runs.state IN ('running', 'cancelling') AND runs.queue = %(queue)s
+    AND runs.queue_key = keys.queue_key) AS counted
+  WHERE held < %(key_concurrency)s
+), waiting AS (
+  SELECT first.run_number, open_keys.queue_key, first.priority, open_keys.held
+  FROM open_keys CROSS JOIN LATERAL (
+    SELECT runs.run_number, runs.priority FROM perdure.runs AS runs
+    WHERE runs.state = 'pending' AND runs.queue = %(queue)s
+    AND runs.queue_key = open_keys.queue_key AND (runs.started_at IS NULL) = %(fresh)s
+    AND runs.function || '@' || runs.version = ANY(%(served)s::text[])
+    AND (%(only)s::text[] IS NULL OR runs.run_id = ANY(%(only)s::text[]))
+    ORDER BY runs.priority DESC, runs.run_number LIMIT %(key_concurrency)s - open_keys.held
+  ) AS first
+  UNION ALL
+  SELECT * FROM (
+    SELECT run_number, queue_key, priority, 0 FROM perdure.runs
+    WHERE state = 'pending' AND queue = %(queue)s AND queue_key IS NULL
+    AND (started_at IS NULL) = %(fresh)s
+    AND function || '@' || version = ANY(%(served)s::text[])
+    AND (%(only)s::text[] IS NULL OR run_id = ANY(%(only)s::text[]))
+    ORDER BY priority DESC, run_number LIMIT %(limit)s) AS without
+)
+SELECT run_number, queue_key, priority, held FROM waiting
+ORDER BY priority DESC, run_number LIMIT %(limit)s;
+
+-- name: claim_queued
+-- Take those waiting runs for which their queues, which are locked, have places.
+WITH waiting AS MATERIALIZED (
+  SELECT run_number FROM perdure.runs
+  WHERE state = 'pending' AND run_number = ANY(%(numbers)s::bigint[])
+  ORDER BY run_number FOR UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE perdure.runs AS runs SET state = 'running', holder = %(holder)s,
+                                  generation = runs.generation + 1,
+                                  started_at = COALESCE(runs.started_at, %(now)s)
+  FROM waiting WHERE runs.run_number = waiting.run_number
+  RETURNING runs.run_number, runs.run_id, runs.generation, runs.function, runs.version,
+            runs.started_at, runs.deadline_at, runs.parent, runs.input_sha256, runs.input_piece,
+            runs.input_packing, runs.input
+), noted AS (
+  INSERT INTO perdure.attempts (run_number, generation, holder, token, claimed_at)
+  SELECT run_number, generation, %(holder)s, %(token)s, %(now)s FROM claimed
+)
+SELECT run_id, generation, function, version, started_at, deadline_at, parent, input_sha256,
+       input_piece, input_packing, input
+FROM claimed ORDER BY array_position(%(numbers)s::bigint[], run_number);
 
 -- name: unserved
 -- Waiting runs that no served function can continue, oldest first.
@@ -241,17 +351,101 @@ UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = 'released'
 FROM released WHERE attempts.run_number = released.run_number
 AND attempts.generation = %(generation)s;
 
+-- name: park_run
+-- Put away a run that only waits, unless what it waits for has come or its end was asked for. Its
+-- row is locked before, in a statement of its own: this one sees every message that was committed
+-- until then, and whoever sends another one waits until the run can be woken.
+WITH heard AS (
+  SELECT EXISTS (SELECT 1 FROM perdure.messages AS messages
+                 WHERE messages.run_number = (SELECT run_number FROM perdure.runs
+                                              WHERE run_id = %(run_id)s)
+                 AND messages.name = ANY(%(awaits)s::text[])
+                 AND messages.taken_at IS NULL) AS now
+), parked AS (
+  UPDATE perdure.runs AS runs SET holder = NULL,
+    state = CASE WHEN cancel_requested THEN 'cancelled' WHEN heard.now THEN 'pending'
+                 ELSE %(state)s::text END,
+    wake_at = CASE WHEN NOT cancel_requested AND NOT heard.now
+                   THEN least(%(until)s::double precision, deadline_at) END,
+    finished_at = CASE WHEN cancel_requested THEN %(now)s::double precision END
+  FROM heard
+  WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
+  RETURNING run_number, runs.state
+), noted AS (
+  UPDATE perdure.attempts AS attempts SET ended_at = %(now)s,
+         ending = CASE WHEN parked.state = 'pending' THEN 'released' ELSE parked.state END,
+         executed = %(executed)s, replayed = %(replayed)s
+  FROM parked WHERE attempts.run_number = parked.run_number
+  AND attempts.generation = %(generation)s
+)
+SELECT state FROM parked;
+
+-- name: parked_before
+-- How the caller itself put a run away, whose connection was lost meanwhile.
+SELECT CASE WHEN attempts.ending = 'released' THEN 'pending' ELSE attempts.ending END
+FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
+  ON runs.run_number = attempts.run_number
+WHERE runs.run_id = %(run_id)s AND attempts.generation = %(generation)s
+AND attempts.holder = %(holder)s
+AND attempts.ending IN ('sleeping', 'suspended', 'released', 'cancelled');
+
+-- name: list_children
+-- The runs that a run started, oldest first.
+SELECT * FROM perdure.runs_read WHERE parent = %(run_id)s ORDER BY run_number LIMIT %(limit)s;
+
+-- name: any_due
+-- Whether any run waits whose time is over, and whether the rate of a queue lets one begin.
+SELECT EXISTS (SELECT 1 FROM perdure.runs WHERE state IN ('sleeping', 'suspended')
+               AND wake_at IS NOT NULL AND wake_at <= %(now)s),
+       EXISTS (SELECT 1 FROM perdure.queues AS queues WHERE rate_runs IS NOT NULL AND NOT paused
+               AND (SELECT runs.run_number FROM perdure.runs AS runs
+                    WHERE runs.state = 'pending' AND runs.queue = queues.name
+                    AND runs.started_at IS NULL
+                    ORDER BY runs.priority DESC LIMIT 1) IS NOT NULL
+               AND rate_runs > (SELECT count(*) FROM (
+                 SELECT 1 FROM perdure.runs AS runs WHERE runs.queue = queues.name
+                 AND runs.started_at > %(now)s - rate_seconds
+                 AND runs.started_at <= %(now)s + rate_seconds LIMIT queues.rate_runs) AS begun));
+
+-- name: wake_runs
+-- Let runs whose time is over wait for a worker, those that are late first.
+WITH due AS MATERIALIZED (
+  SELECT run_number FROM perdure.runs WHERE state IN ('sleeping', 'suspended')
+  AND wake_at IS NOT NULL AND wake_at <= %(now)s
+  ORDER BY wake_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE perdure.runs AS runs SET state = 'pending', wake_at = NULL
+FROM due WHERE runs.run_number = due.run_number
+RETURNING 1;
+
 -- name: cancel_run
--- Cancel a run that nobody executes, or flag one that somebody does.
+-- Cancel a run and those below it: at once where nobody executes them, or by a flag. They are locked
+-- from below, as by a run that ends and tells the one that started it.
+WITH RECURSIVE below (run_number, run_id, depth) AS (
+  SELECT run_number, run_id, 0 FROM perdure.runs
+  WHERE run_id = %(run_id)s AND state NOT IN ('completed', 'failed', 'cancelled')
+  UNION ALL
+  SELECT runs.run_number, runs.run_id, below.depth + 1
+  FROM perdure.runs AS runs JOIN below ON runs.parent = below.run_id
+  -- Only a damaged run stands below itself: it must not be followed for ever.
+  WHERE below.depth < 1000
+), locked AS MATERIALIZED (
+  SELECT runs.run_number FROM perdure.runs AS runs JOIN below USING (run_number)
+  ORDER BY below.depth DESC, runs.run_number FOR UPDATE OF runs
+)
 UPDATE perdure.runs SET cancel_requested = true,
-  state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
-  finished_at = CASE WHEN state = 'running' THEN finished_at ELSE %(now)s END
-WHERE run_id = %(run_id)s AND state IN ('pending', 'running', 'needs_attention');
+  state = CASE WHEN state IN ('running', 'cancelling') THEN 'cancelling' ELSE 'cancelled' END,
+  finished_at = CASE WHEN state IN ('running', 'cancelling') THEN finished_at ELSE %(now)s END,
+  wake_at = NULL
+WHERE run_number IN (SELECT run_number FROM locked)
+AND state NOT IN ('completed', 'failed', 'cancelled');
 
 -- name: resume_run
--- Make a run that failed or needs attention wait for a worker again, unless it was erased.
+-- Make a run that failed or needs attention wait for a worker again, unless it was erased; one that
+-- was too late has no deadline any more.
 UPDATE perdure.runs SET state = 'pending', problem = NULL, problem_code = NULL,
-  finished_at = NULL, cancel_requested = false
+  finished_at = NULL, cancel_requested = false,
+  deadline_at = CASE WHEN problem_code IS DISTINCT FROM 'DeadlineExceeded' THEN deadline_at END
 WHERE run_id = %(run_id)s AND state IN ('needs_attention', 'failed') AND erased_at IS NULL;
 
 -- name: insert_worker
@@ -364,7 +558,7 @@ WITH input AS (
   RETURNING run_number, step_id, sequence
 ), ended AS (
   DELETE FROM perdure.timers AS timers USING input, owned
-  WHERE owned.place = input.place AND input.kind = 'retry_delay'
+  WHERE owned.place = input.place AND input.kind IN ('retry_delay', 'approval_resume')
   AND timers.run_number = owned.run_number AND timers.step_id = input.step_id
   AND timers.sequence = input.sequence
 )
@@ -462,9 +656,9 @@ WITH owned AS MATERIALIZED (
   WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s FOR SHARE
 ), begun AS (
   INSERT INTO perdure.timers (run_number, step_id, sequence, kind, handler_id, input_sha256,
-                              input, wake_at)
+                              input, wake_at, awaits)
   SELECT run_number, %(step_id)s, %(sequence)s, %(kind)s, %(handler_id)s, %(input_sha256)s,
-         %(input)s, %(wake_at)s FROM owned
+         %(input)s, %(wake_at)s::double precision, %(awaits)s::text FROM owned
   ON CONFLICT (run_number, step_id, sequence) DO NOTHING
 )
 SELECT 1 FROM owned;
@@ -478,8 +672,128 @@ WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)
 
 -- name: read_timers
 -- The delays that a run has under way.
-SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at FROM perdure.timers
+SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at, awaits
+FROM perdure.timers
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s);
+
+-- name: find_recipient
+-- The run that a message is to reach, where it stands, and whether it was erased. Until the end of
+-- the transaction nobody puts it away, ends it, or writes another message to it.
+SELECT run_number, state, erased_by, erased_why FROM perdure.runs
+WHERE run_id = %(run_id)s FOR UPDATE;
+
+-- name: find_message
+-- The message of a run that stands under an id.
+SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, taken_step,
+       taken_sequence, taken_at
+FROM perdure.messages
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND message_id = %(message_id)s;
+
+-- name: insert_message
+-- Put a message into the inbox of a run; one that is suspended until it comes is woken.
+INSERT INTO perdure.messages (run_number, message_id, name, edition, payload, sent_by, sent_at)
+VALUES (%(run_number)s, %(message_id)s, %(name)s, 1, %(payload)s, %(sent_by)s, %(sent_at)s);
+
+-- name: edit_message
+-- Replace what a message says that nobody has taken.
+UPDATE perdure.messages SET edition = %(edition)s, payload = %(payload)s, sent_by = %(sent_by)s,
+  sent_at = %(sent_at)s
+WHERE message_number = %(message_number)s AND taken_at IS NULL;
+
+-- name: withdraw_message
+-- Take back a message that nobody has taken.
+DELETE FROM perdure.messages
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND message_id = %(message_id)s AND taken_at IS NULL;
+
+-- name: next_message
+-- The oldest message of a name that no operation of the run has taken.
+SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, taken_step,
+       taken_sequence, taken_at
+FROM perdure.messages
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND name = %(awaits)s AND taken_at IS NULL ORDER BY message_number LIMIT 1;
+
+-- name: list_messages
+-- The messages of a run, in the order in which they came.
+SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, taken_step,
+       taken_sequence, taken_at
+FROM perdure.messages
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+ORDER BY message_number;
+
+-- name: take_message
+-- Note which operation takes a message, in the edition that it has read, under the run's fence.
+WITH owned AS MATERIALIZED (
+  SELECT run_number FROM perdure.runs
+  WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s FOR SHARE
+), taken AS (
+  UPDATE perdure.messages AS messages
+  SET taken_step = %(step_id)s, taken_sequence = %(sequence)s, taken_at = %(finished_at)s
+  FROM owned WHERE messages.run_number = owned.run_number
+  AND message_id = %(message_id)s AND edition = %(edition)s AND taken_at IS NULL
+  RETURNING 1
+)
+SELECT EXISTS (SELECT 1 FROM taken) FROM owned;
+
+-- name: insert_approval
+-- Write what a run asks for, under its fence.
+INSERT INTO perdure.approvals (run_number, item_id, step_id, sequence, kind, name, asked_at,
+                               arguments)
+SELECT run_number, %(item_id)s, %(step_id)s, %(sequence)s, %(ask_kind)s, %(name)s, %(asked_at)s,
+       %(arguments)s
+FROM perdure.runs
+WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
+ON CONFLICT (run_number, item_id) DO NOTHING;
+
+-- name: read_approval
+-- What a run asked for under an id, and whether it still waits for the answer.
+SELECT runs.run_id, item_id, approvals.kind, approvals.name, arguments, asked_at, timers.wake_at,
+       timers.run_number IS NOT NULL AND runs.state NOT IN ('completed', 'failed', 'cancelled'),
+       answer, answered_by, answered_at, approvals.step_id, approvals.sequence
+FROM perdure.approvals AS approvals JOIN perdure.runs AS runs USING (run_number)
+LEFT JOIN perdure.timers AS timers ON timers.run_number = approvals.run_number
+  AND timers.step_id = approvals.step_id AND timers.sequence = approvals.sequence
+WHERE runs.run_id = %(run_id)s AND item_id = %(item_id)s;
+
+-- name: open_approvals
+-- What runs wait for an answer to, oldest first; no run id means any run.
+SELECT runs.run_id, item_id, approvals.kind, approvals.name, arguments, asked_at, timers.wake_at,
+       timers.run_number IS NOT NULL AND runs.state NOT IN ('completed', 'failed', 'cancelled'),
+       answer, answered_by, answered_at, approvals.step_id, approvals.sequence
+FROM perdure.approvals AS approvals JOIN perdure.runs AS runs USING (run_number)
+LEFT JOIN perdure.timers AS timers ON timers.run_number = approvals.run_number
+  AND timers.step_id = approvals.step_id AND timers.sequence = approvals.sequence
+WHERE decision IS NULL AND timers.run_number IS NOT NULL
+AND runs.state NOT IN ('completed', 'failed', 'cancelled')
+AND (%(run_id)s::text IS NULL OR runs.run_id = %(run_id)s::text)
+ORDER BY approval_number LIMIT %(limit)s;
+
+-- name: list_approvals
+-- What runs asked for, oldest first; no run id means any run.
+SELECT runs.run_id, item_id, approvals.kind, approvals.name, arguments, asked_at, timers.wake_at,
+       timers.run_number IS NOT NULL AND runs.state NOT IN ('completed', 'failed', 'cancelled'),
+       answer, answered_by, answered_at, approvals.step_id, approvals.sequence
+FROM perdure.approvals AS approvals JOIN perdure.runs AS runs USING (run_number)
+LEFT JOIN perdure.timers AS timers ON timers.run_number = approvals.run_number
+  AND timers.step_id = approvals.step_id AND timers.sequence = approvals.sequence
+WHERE %(run_id)s::text IS NULL OR runs.run_id = %(run_id)s::text
+ORDER BY approval_number LIMIT %(limit)s;
+
+-- name: answer_approval
+-- Write the answer to what a run asked for, unless there is one.
+UPDATE perdure.approvals SET decision = %(decision)s, answer = %(answer)s,
+  answered_by = %(answered_by)s, answered_at = %(answered_at)s
+WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
+AND item_id = %(item_id)s AND decision IS NULL;
+
+-- name: tell_answered
+-- Tell a run that something that it asked for was answered.
+INSERT INTO perdure.messages (run_number, message_id, name, edition, sent_by, sent_at)
+SELECT run_number, %(awaits)s::text, %(awaits)s::text, 1, %(answered_by)s, %(answered_at)s
+FROM perdure.runs WHERE run_id = %(run_id)s
+ON CONFLICT (run_number, message_id) DO NOTHING;
 
 -- name: find_checkpointed
 -- The run that a checkpoint is to be of, which nobody may erase meanwhile, and whether it was.
@@ -851,7 +1165,7 @@ WHERE state IN ('in_flight', 'ambiguous') AND run_id = %(run_id)s ORDER BY recei
 -- name: mark_erased
 -- Put the tombstone of a run, which takes what the run was given and what it came to with it.
 UPDATE perdure.runs SET erased_at = %(now)s, erased_by = %(by)s, erased_why = %(why)s,
-  erasing = true, input = '', output = NULL, problem = NULL
+  erasing = true, input = '', output = NULL, problem = NULL, queue_key = NULL
 WHERE run_id = %(run_id)s AND state IN ('completed', 'failed', 'cancelled') AND erased_at IS NULL;
 
 -- name: note_erasing
@@ -871,6 +1185,18 @@ DELETE FROM perdure.timers WHERE run_number = %(run_number)s;
 -- Delete some checkpoints of a run.
 DELETE FROM perdure.checkpoints WHERE checkpoint_number IN (
   SELECT checkpoint_number FROM perdure.checkpoints WHERE run_number = %(run_number)s
+  LIMIT %(limit)s);
+
+-- name: erase_messages
+-- Delete some messages to a run.
+DELETE FROM perdure.messages WHERE message_number IN (
+  SELECT message_number FROM perdure.messages WHERE run_number = %(run_number)s
+  LIMIT %(limit)s);
+
+-- name: erase_approvals
+-- Delete some of what a run asked for.
+DELETE FROM perdure.approvals WHERE approval_number IN (
+  SELECT approval_number FROM perdure.approvals WHERE run_number = %(run_number)s
   LIMIT %(limit)s);
 
 -- name: erase_records
@@ -933,7 +1259,7 @@ FROM pg_stat_user_tables WHERE schemaname = %(schema)s ORDER BY relname;
 -- name: vacuum_full
 -- Write every table anew that holds what users gave.
 VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, perdure.timers,
-  perdure.checkpoints;
+  perdure.checkpoints, perdure.messages, perdure.approvals;
 
 -- name: expired_runs
 -- Some runs that were over before an instant, the oldest first, unless something may still come of
@@ -1057,7 +1383,12 @@ SELECT
   (SELECT count(*) FROM perdure.pieces
    WHERE substr(data, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
   (SELECT count(*) FROM perdure.checkpoints
-   WHERE substr(state, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
+   WHERE substr(state, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.messages
+   WHERE substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.approvals
+   WHERE substr(arguments, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+   OR substr(answer, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
 
 -- name: stale_runs
 -- Some runs after a number with a value that is not sealed as values are now.
@@ -1103,7 +1434,7 @@ WHERE record_number = %(number)s;
 -- name: stale_timers
 -- Some delays after a place with a value that is not sealed as values are now.
 SELECT run_number || '/' || step_id || '/' || sequence, run_number, run_id, step_id, sequence,
-       wake_at, timers.input_sha256, timers.input
+       timers.wake_at, awaits, timers.input_sha256, timers.input
 FROM perdure.timers AS timers JOIN perdure.runs AS runs USING (run_number)
 WHERE (run_number || '/' || step_id || '/' || sequence) COLLATE "C" > %(after)s::text
 AND (substr(timers.input_sha256, 1, length(%(head)s::bytea)) <> %(head)s::bytea
@@ -1167,6 +1498,32 @@ ORDER BY checkpoint_number LIMIT %(limit)s FOR UPDATE OF checkpoints;
 -- Write the state of a checkpoint anew.
 UPDATE perdure.checkpoints SET state = %(state)s WHERE checkpoint_number = %(number)s;
 
+-- name: stale_messages
+-- Some messages after a number that do not say what they say as values are sealed now.
+SELECT message_number, run_id, message_id, name, edition, payload
+FROM perdure.messages AS messages JOIN perdure.runs AS runs USING (run_number)
+WHERE message_number > %(after)s
+AND substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+ORDER BY message_number LIMIT %(limit)s FOR UPDATE OF messages;
+
+-- name: reseal_messages
+-- Write anew what a message says.
+UPDATE perdure.messages SET payload = %(payload)s WHERE message_number = %(number)s;
+
+-- name: stale_approvals
+-- Some of what runs asked for after a number with a value that is not sealed as values are now.
+SELECT approval_number, run_id, item_id, kind, name, answered_by, arguments, answer
+FROM perdure.approvals AS approvals JOIN perdure.runs AS runs USING (run_number)
+WHERE approval_number > %(after)s
+AND (substr(arguments, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+     OR substr(answer, 1, length(%(head)s::bytea)) <> %(head)s::bytea)
+ORDER BY approval_number LIMIT %(limit)s FOR UPDATE OF approvals;
+
+-- name: reseal_approvals
+-- Write anew what a run asked for, and the answer.
+UPDATE perdure.approvals SET arguments = %(arguments)s, answer = %(answer)s::bytea
+WHERE approval_number = %(number)s;
+
 -- name: forget_keys
 -- Forget keys, because nothing is sealed with them any more.
 DELETE FROM perdure.keys WHERE key_id = ANY(%(key_ids)s::text[]);
@@ -1174,11 +1531,12 @@ DELETE FROM perdure.keys WHERE key_id = ANY(%(key_ids)s::text[]);
 -- name: import_run
 -- Write a run that was exported, unless its id is taken.
 INSERT INTO perdure.runs (run_id, function, version, state, generation, cancel_requested,
-                          created_at, started_at, finished_at, input_sha256, input_piece,
-                          input_packing, input, output_piece, output_packing, output, problem,
-                          problem_code)
+                          created_at, started_at, finished_at, wake_at, deadline_at, parent,
+                          queue, queue_key, priority, input_sha256, input_piece, input_packing,
+                          input, output_piece, output_packing, output, problem, problem_code)
 VALUES (%(run_id)s, %(function)s, %(version)s, %(state)s, %(generation)s, %(cancel_requested)s,
-        %(created_at)s, %(started_at)s, %(finished_at)s, %(input_sha256)s, %(input_piece)s,
+        %(created_at)s, %(started_at)s, %(finished_at)s, %(wake_at)s, %(deadline_at)s,
+        %(parent)s, %(queue)s, %(queue_key)s, %(priority)s, %(input_sha256)s, %(input_piece)s,
         %(input_packing)s, %(input)s, %(output_piece)s, %(output_packing)s, %(output)s,
         %(problem)s, %(problem_code)s)
 ON CONFLICT (run_id) DO NOTHING RETURNING run_number;
@@ -1256,17 +1614,36 @@ ORDER BY new.place;
 -- name: import_timer
 -- Write the delays that an exported run had under way.
 INSERT INTO perdure.timers (
-  run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at
+  run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at,
+  awaits
 )
 SELECT runs.run_number, new.step_id, new.sequence, new.kind, new.handler_id, new.input_sha256,
-       new.input, new.wake_at
+       new.input, new.wake_at, new.awaits
 FROM unnest(
   %(step_id)s::text[], %(sequence)s::bigint[], %(kind)s::text[], %(handler_id)s::text[],
-  %(input_sha256)s::bytea[], %(input)s::bytea[], %(wake_at)s::double precision[]
+  %(input_sha256)s::bytea[], %(input)s::bytea[], %(wake_at)s::double precision[],
+  %(awaits)s::text[]
 ) AS new (
-  step_id, sequence, kind, handler_id, input_sha256, input, wake_at
+  step_id, sequence, kind, handler_id, input_sha256, input, wake_at, awaits
 )
 JOIN perdure.runs AS runs ON runs.run_id = %(run_id)s;
+
+-- name: import_message
+-- Write a message that an exported run had.
+INSERT INTO perdure.messages (run_number, message_id, name, edition, payload, sent_by, sent_at,
+                      taken_step, taken_sequence, taken_at)
+SELECT run_number, %(message_id)s, %(name)s, %(edition)s, %(payload)s::bytea, %(sent_by)s, %(sent_at)s,
+       %(taken_step)s::text, %(taken_sequence)s::bigint, %(taken_at)s::double precision
+FROM perdure.runs WHERE run_id = %(run_id)s;
+
+-- name: import_approval
+-- Write what an exported run had asked for.
+INSERT INTO perdure.approvals (run_number, item_id, step_id, sequence, kind, name, asked_at, arguments,
+                       decision, answer, answered_by, answered_at)
+SELECT run_number, %(item_id)s, %(step_id)s, %(sequence)s, %(ask_kind)s, %(name)s, %(asked_at)s, %(arguments)s,
+       %(decision)s::text, %(answer)s::bytea, %(answered_by)s::text,
+       %(answered_at)s::double precision
+FROM perdure.runs WHERE run_id = %(run_id)s;
 
 -- name: import_receipt
 -- Write the receipts of an exported run whose keys have none, in their order; return those keys.
@@ -1350,3 +1727,63 @@ OR EXISTS (SELECT 1 FROM perdure.runs
            WHERE (input_packing >= 4 AND input <> '')
            OR (output_packing >= 4 AND output IS NOT NULL))
 OR EXISTS (SELECT 1 FROM perdure.records WHERE input_packing >= 4 OR payload_packing >= 4);
+
+-- name: declare_schedule
+-- Write a schedule, or what an App declares anew of one that is there.
+INSERT INTO perdure.schedules AS schedules (name, function, rule, counted_to)
+VALUES (%(name)s, %(function)s, %(rule)s, %(now)s)
+ON CONFLICT (name) DO UPDATE SET function = excluded.function, rule = excluded.rule
+WHERE schedules.function <> excluded.function OR schedules.rule <> excluded.rule;
+
+-- name: list_schedules
+-- Schedules and how they stand, by name.
+SELECT name, function, rule, counted_to, paused FROM perdure.schedules ORDER BY name;
+
+-- name: count_ticks
+-- Note until when the ticks of a schedule are dealt with, if it stands as it was seen.
+UPDATE perdure.schedules SET counted_to = %(counted_to)s
+WHERE name = %(name)s AND counted_to = %(seen)s AND rule = %(rule)s AND NOT paused
+RETURNING name;
+
+-- name: pause_schedule
+-- Keep a schedule from starting anything.
+UPDATE perdure.schedules SET paused = true WHERE name = %(name)s RETURNING name;
+
+-- name: resume_schedule
+-- Let a schedule go on; one that was paused counts from now on.
+UPDATE perdure.schedules
+SET counted_to = CASE WHEN paused THEN greatest(counted_to, %(now)s) ELSE counted_to END,
+    paused = false
+WHERE name = %(name)s RETURNING name;
+
+-- name: declare_queue
+-- Write a queue, or what an App declares anew of one that is there.
+INSERT INTO perdure.queues AS queues (name, concurrency, key_concurrency, rate_runs, rate_seconds)
+VALUES (%(name)s, %(concurrency)s, %(key_concurrency)s, %(rate_runs)s, %(rate_seconds)s)
+ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency,
+  key_concurrency = excluded.key_concurrency, rate_runs = excluded.rate_runs,
+  rate_seconds = excluded.rate_seconds
+WHERE (queues.concurrency, queues.key_concurrency, queues.rate_runs, queues.rate_seconds)
+IS DISTINCT FROM (excluded.concurrency, excluded.key_concurrency, excluded.rate_runs,
+                  excluded.rate_seconds);
+
+-- name: know_queue
+-- Write a queue without limits for a run that comes from elsewhere, unless it is there.
+INSERT INTO perdure.queues (name) VALUES (%(queue)s) ON CONFLICT (name) DO NOTHING;
+
+-- name: list_queues
+-- Queues and how they stand, by name.
+SELECT name, concurrency, key_concurrency, rate_runs, rate_seconds, paused,
+       (SELECT count(*) FROM perdure.runs AS runs
+        WHERE runs.state = 'pending' AND runs.queue = queues.name),
+       (SELECT count(*) FROM perdure.runs AS runs
+        WHERE runs.state IN ('running', 'cancelling') AND runs.queue = queues.name)
+FROM perdure.queues AS queues ORDER BY name;
+
+-- name: pause_queue
+-- Keep the runs of a queue from being claimed; return whether there is one.
+UPDATE perdure.queues SET paused = true WHERE name = %(name)s RETURNING 1;
+
+-- name: release_queue
+-- Let the runs of a queue be claimed again; return whether there is one.
+UPDATE perdure.queues SET paused = false WHERE name = %(name)s RETURNING 1;

@@ -5,9 +5,11 @@
 -- name: insert_run
 -- Write a run unless its id is taken; claimed by :holder when that is not null.
 INSERT INTO runs (run_id, function, version, state, holder, generation, created_at, started_at,
-                  input_sha256, input_piece, input_packing, input)
+                  deadline_at, parent, queue, queue_key, priority, input_sha256, input_piece,
+                  input_packing, input)
 VALUES (:run_id, :function, :version, :state, :holder, :generation, :created_at, :started_at,
-        :input_sha256, :input_piece, :input_packing, :input)
+        :deadline_at, :parent, :queue, :queue_key, :priority, :input_sha256, :input_piece,
+        :input_packing, :input)
 ON CONFLICT (run_id) DO NOTHING;
 
 -- name: insert_attempt
@@ -19,16 +21,18 @@ VALUES (:run_number, :generation, :holder, :claimed_at);
 -- One run as it stands.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
        problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
-       output_piece, output_packing, output
+       wake_at, deadline_at, parent, queue, queue_key, priority, output_piece, output_packing,
+       output
 FROM runs WHERE run_id = :run_id;
 
 -- name: read_settled
 -- Those of the runs in :run_ids that no worker will go on with by itself.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
        problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
-       output_piece, output_packing, output
+       wake_at, deadline_at, parent, queue, queue_key, priority, output_piece, output_packing,
+       output
 FROM runs WHERE run_id IN (SELECT value FROM json_each(:run_ids))
-AND state NOT IN ('pending', 'running');
+AND state IN ('needs_attention', 'completed', 'failed', 'cancelled');
 
 -- name: read_run_input
 -- The exact input of a run, unless it was erased.
@@ -38,7 +42,8 @@ SELECT input_piece, input_packing, input, erased_by, erased_why FROM runs WHERE 
 -- The newest runs, newest first; :state null means any.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
        problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
-       output_piece, output_packing, output
+       wake_at, deadline_at, parent, queue, queue_key, priority, output_piece, output_packing,
+       output
 FROM runs WHERE :state IS NULL OR state = :state
 ORDER BY run_number DESC LIMIT :limit;
 
@@ -47,30 +52,105 @@ ORDER BY run_number DESC LIMIT :limit;
 SELECT state, count(*) FROM runs GROUP BY state;
 
 -- name: any_waiting
--- Whether any run waits for a worker that serves :served.
-SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'pending'
+-- Whether any run of no queue waits for a worker that serves :served, and whether any waits in one.
+SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'pending' AND queue IS NULL
                AND function || '@' || version IN (SELECT value FROM json_each(:served))
-               AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only))));
+               AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))),
+       EXISTS (SELECT 1 FROM runs WHERE state = 'pending' AND queue IS NOT NULL);
 
 -- name: claim_runs
--- Take the oldest waiting runs that this worker can serve; :only null means any.
+-- Take the oldest runs that wait in no queue and that this worker can serve; :only null means any.
 UPDATE runs SET state = 'running', holder = :holder, generation = generation + 1,
                 started_at = COALESCE(started_at, :now)
 WHERE run_number IN (
-  SELECT run_number FROM runs WHERE state = 'pending'
+  SELECT run_number FROM runs WHERE state = 'pending' AND queue IS NULL
   AND function || '@' || version IN (SELECT value FROM json_each(:served))
   AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
   AND EXISTS (SELECT 1 FROM workers WHERE holder = :holder AND gone = 0)
   ORDER BY run_number LIMIT :limit)
-RETURNING run_number, run_id, generation, function, version, started_at, input_sha256,
-          input_piece, input_packing, input;
+RETURNING run_number, run_id, generation, function, version, started_at, deadline_at, parent,
+          input_sha256, input_piece, input_packing, input;
+
+-- name: open_queues
+-- The queues in which runs wait that may be let through, with their limits, how many runs of each
+-- are executed, and how many began within its time. An instant that is further off is of a clock
+-- that was set since.
+SELECT name, concurrency, key_concurrency, rate_runs,
+       (SELECT count(*) FROM runs
+        WHERE state IN ('running', 'cancelling') AND queue = queues.name),
+       CASE WHEN rate_runs IS NOT NULL
+            THEN (SELECT count(*) FROM runs WHERE queue = queues.name
+                  AND started_at > :now - rate_seconds AND started_at <= :now + rate_seconds)
+            END
+FROM queues WHERE NOT paused
+AND EXISTS (SELECT 1 FROM runs WHERE state = 'pending' AND queue = queues.name)
+ORDER BY name;
+
+-- name: next_queued
+-- The first runs that wait in :queue, of those that would begin if :fresh, or of those that go on.
+SELECT run_number, queue_key, priority, 0 FROM runs
+WHERE state = 'pending' AND queue = :queue AND (started_at IS NULL) = :fresh
+AND function || '@' || version IN (SELECT value FROM json_each(:served))
+AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
+ORDER BY priority DESC, run_number LIMIT :limit;
+
+-- name: next_keyed
+-- The same for a queue that bounds its keys, without what these have no place for. The keys are
+-- looked up one after the other, so that those with much that waits cost no more than the others.
+WITH RECURSIVE keys (queue_key) AS (
+  SELECT min(queue_key) FROM runs WHERE state = 'pending' AND queue = :queue
+  UNION ALL
+  SELECT (SELECT min(queue_key) FROM runs
+          WHERE state = 'pending' AND queue = :queue AND queue_key > keys.queue_key)
+  FROM keys WHERE keys.queue_key IS NOT NULL
+), open_keys (queue_key, held) AS MATERIALIZED (
+  SELECT queue_key, (SELECT count(*) FROM runs WHERE state IN ('running', 'cancelling')
+                     AND queue = :queue AND queue_key = keys.queue_key) AS held
+  FROM keys WHERE held < :key_concurrency
+), first_of_each AS (
+  SELECT runs.run_number, runs.queue_key, runs.priority, held,
+         row_number() OVER (PARTITION BY runs.queue_key
+                            ORDER BY runs.priority DESC, runs.run_number) AS place
+  FROM open_keys CROSS JOIN runs
+  WHERE open_keys.queue_key IS NOT NULL AND runs.run_number IN (
+    SELECT run_number FROM runs AS waiting
+    WHERE state = 'pending' AND queue = :queue AND waiting.queue_key = open_keys.queue_key
+    AND (started_at IS NULL) = :fresh
+    AND function || '@' || version IN (SELECT value FROM json_each(:served))
+    AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
+    ORDER BY priority DESC, run_number LIMIT :key_concurrency)
+)
+SELECT run_number, queue_key, priority, held FROM (
+  SELECT run_number, queue_key, priority, held FROM first_of_each
+  WHERE place <= :key_concurrency - held
+  UNION ALL
+  SELECT * FROM (
+    SELECT run_number, queue_key, priority, 0 FROM runs
+    WHERE state = 'pending' AND queue = :queue AND queue_key IS NULL
+    AND (started_at IS NULL) = :fresh
+    AND function || '@' || version IN (SELECT value FROM json_each(:served))
+    AND (:only IS NULL OR run_id IN (SELECT value FROM json_each(:only)))
+    ORDER BY priority DESC, run_number LIMIT :limit))
+ORDER BY priority DESC, run_number LIMIT :limit;
+
+-- name: claim_queued
+-- Take those waiting runs for which their queues have places.
+UPDATE runs SET state = 'running', holder = :holder, generation = generation + 1,
+                started_at = COALESCE(started_at, :now)
+WHERE state = 'pending' AND run_number IN (SELECT value FROM json_each(:numbers))
+RETURNING run_number, run_id, generation, function, version, started_at, deadline_at, parent,
+          input_sha256, input_piece, input_packing, input;
 
 -- name: unserved
 -- Waiting runs that no function in :served can continue, oldest first.
 SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
        problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
-       output_piece, output_packing, output
-FROM runs WHERE state = 'pending'
+       wake_at, deadline_at, parent, queue, queue_key, priority, output_piece, output_packing,
+       output
+FROM runs WHERE run_number IN (
+  SELECT run_number FROM runs WHERE state = 'pending' AND queue IS NULL
+  UNION ALL
+  SELECT run_number FROM runs WHERE state = 'pending' AND queue IS NOT NULL)
 AND function || '@' || version NOT IN (SELECT value FROM json_each(:served))
 ORDER BY run_number LIMIT 100;
 
@@ -97,21 +177,75 @@ UPDATE runs SET holder = NULL,
 WHERE run_id = :run_id AND holder = :holder AND generation = :generation
 RETURNING run_number, state;
 
+-- name: park_run
+-- Put away a run that only waits, unless what it waits for has come or its end was asked for.
+UPDATE runs SET holder = NULL,
+                state = CASE WHEN cancel_requested THEN 'cancelled'
+                             WHEN heard THEN 'pending'
+                             ELSE :state END,
+                wake_at = CASE WHEN NOT cancel_requested AND NOT heard
+                               THEN min(COALESCE(:until, deadline_at), COALESCE(deadline_at, :until))
+                               END,
+                finished_at = CASE WHEN cancel_requested THEN :now END
+FROM (SELECT EXISTS (SELECT 1 FROM messages
+                     WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+                     AND name IN (SELECT value FROM json_each(:awaits))
+                     AND taken_at IS NULL) AS heard)
+WHERE run_id = :run_id AND holder = :holder AND generation = :generation
+RETURNING run_number, state;
+
+-- name: list_children
+-- The runs that a run started, oldest first.
+SELECT run_id, function, version, state, input_sha256, holder, generation, cancel_requested,
+       problem, created_at, started_at, finished_at, erased_at, erased_by, erased_why, erasing,
+       wake_at, deadline_at, parent, queue, queue_key, priority, output_piece, output_packing,
+       output
+FROM runs WHERE parent = :run_id ORDER BY run_number LIMIT :limit;
+
+-- name: any_due
+-- Whether any run waits whose time is over, and whether the rate of a queue lets one begin.
+SELECT EXISTS (SELECT 1 FROM runs WHERE state IN ('sleeping', 'suspended') AND wake_at IS NOT NULL
+               AND wake_at <= :now),
+       EXISTS (SELECT 1 FROM queues WHERE rate_runs IS NOT NULL AND NOT paused
+               AND EXISTS (SELECT 1 FROM runs WHERE state = 'pending' AND queue = queues.name
+                           AND (started_at IS NULL) = 1)
+               AND rate_runs > (
+                 SELECT count(*) FROM runs WHERE queue = queues.name
+                 AND started_at > :now - rate_seconds AND started_at <= :now + rate_seconds));
+
+-- name: wake_runs
+-- Let runs whose time is over wait for a worker, those that are late first.
+UPDATE runs SET state = 'pending', wake_at = NULL
+WHERE run_number IN (
+  SELECT run_number FROM runs WHERE state IN ('sleeping', 'suspended') AND wake_at IS NOT NULL
+  AND wake_at <= :now ORDER BY wake_at LIMIT :limit);
+
 -- name: end_attempt
 -- Note how a claim of a run ended.
 UPDATE attempts SET ended_at = :now, ending = :ending, executed = :executed, replayed = :replayed
 WHERE run_number = :run_number AND generation = :generation;
 
 -- name: cancel_run
--- Cancel a run that nobody executes, or flag one that somebody does.
+-- Cancel a run and those below it: at once where nobody executes them, or by a flag.
+WITH RECURSIVE below (run_id) AS (
+  SELECT run_id FROM runs
+  WHERE run_id = :run_id AND state NOT IN ('completed', 'failed', 'cancelled')
+  UNION
+  SELECT runs.run_id FROM runs JOIN below ON runs.parent = below.run_id
+)
 UPDATE runs SET cancel_requested = 1,
-                state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
-                finished_at = CASE WHEN state = 'running' THEN finished_at ELSE :now END
-WHERE run_id = :run_id AND state IN ('pending', 'running', 'needs_attention');
+                state = CASE WHEN state IN ('running', 'cancelling') THEN 'cancelling'
+                             ELSE 'cancelled' END,
+                finished_at = CASE WHEN state IN ('running', 'cancelling') THEN finished_at
+                                   ELSE :now END,
+                wake_at = NULL
+WHERE run_id IN (SELECT run_id FROM below) AND state NOT IN ('completed', 'failed', 'cancelled');
 
 -- name: resume_run
--- Make a run that failed or needs attention wait for a worker again, unless it was erased.
-UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL, cancel_requested = 0
+-- Make a run that failed or needs attention wait for a worker again, unless it was erased; one that
+-- was too late has no deadline any more.
+UPDATE runs SET state = 'pending', problem = NULL, finished_at = NULL, cancel_requested = 0,
+                deadline_at = CASE WHEN problem_code IS NOT 'DeadlineExceeded' THEN deadline_at END
 WHERE run_id = :run_id AND state IN ('needs_attention', 'failed') AND erased_at IS NULL;
 
 -- name: insert_worker
@@ -191,8 +325,9 @@ SELECT EXISTS (SELECT 1 FROM runs
 
 -- name: begin_timer
 -- Note that a delay has begun, under the run's fence.
-INSERT INTO timers (run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at)
-SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input, :wake_at
+INSERT INTO timers (run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at,
+                    awaits)
+SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input, :wake_at, :awaits
 FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
 
 -- name: end_timer
@@ -209,8 +344,112 @@ FROM records WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run
 
 -- name: read_timers
 -- The delays that a run has under way.
-SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at
+SELECT step_id, sequence, kind, handler_id, input_sha256, input, wake_at, awaits
 FROM timers WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id);
+
+-- name: find_recipient
+-- The run that a message is to reach, where it stands, and whether it was erased.
+SELECT run_number, state, erased_by, erased_why FROM runs WHERE run_id = :run_id;
+
+-- name: find_message
+-- The message of a run that stands under an id.
+SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, taken_step,
+       taken_sequence, taken_at
+FROM messages
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND message_id = :message_id;
+
+-- name: insert_message
+-- Put a message into the inbox of a run; one that is suspended until it comes is woken.
+INSERT INTO messages (run_number, message_id, name, edition, payload, sent_by, sent_at)
+VALUES (:run_number, :message_id, :name, 1, :payload, :sent_by, :sent_at);
+
+-- name: edit_message
+-- Replace what a message says that nobody has taken.
+UPDATE messages SET edition = :edition, payload = :payload, sent_by = :sent_by, sent_at = :sent_at
+WHERE message_number = :message_number AND taken_at IS NULL;
+
+-- name: withdraw_message
+-- Take back a message that nobody has taken.
+DELETE FROM messages
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND message_id = :message_id AND taken_at IS NULL;
+
+-- name: next_message
+-- The oldest message of a name that no operation of the run has taken.
+SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, taken_step,
+       taken_sequence, taken_at
+FROM messages
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND name = :awaits AND taken_at IS NULL ORDER BY message_number LIMIT 1;
+
+-- name: list_messages
+-- The messages of a run, in the order in which they came.
+SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, taken_step,
+       taken_sequence, taken_at
+FROM messages
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id) ORDER BY message_number;
+
+-- name: take_message
+-- Note which operation takes a message, in the edition that it has read, under the run's fence.
+UPDATE messages SET taken_step = :step_id, taken_sequence = :sequence, taken_at = :finished_at
+WHERE message_id = :message_id AND edition = :edition AND taken_at IS NULL
+AND run_number = (SELECT run_number FROM runs WHERE run_id = :run_id AND holder = :holder
+                  AND generation = :generation);
+
+-- name: insert_approval
+-- Write what a run asks for, under its fence.
+INSERT INTO approvals (run_number, item_id, step_id, sequence, kind, name, asked_at, arguments)
+SELECT run_number, :item_id, :step_id, :sequence, :ask_kind, :name, :asked_at, :arguments
+FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
+
+-- name: read_approval
+-- What a run asked for under an id, and whether it still waits for the answer.
+SELECT runs.run_id, item_id, approvals.kind, approvals.name, arguments, asked_at, timers.wake_at,
+       timers.run_number IS NOT NULL AND runs.state NOT IN ('completed', 'failed', 'cancelled'),
+       answer, answered_by, answered_at, approvals.step_id, approvals.sequence
+FROM approvals JOIN runs USING (run_number)
+LEFT JOIN timers ON timers.run_number = approvals.run_number
+  AND timers.step_id = approvals.step_id AND timers.sequence = approvals.sequence
+WHERE runs.run_id = :run_id AND item_id = :item_id;
+
+-- name: open_approvals
+-- What runs wait for an answer to, oldest first; :run_id null means any run.
+SELECT runs.run_id, item_id, approvals.kind, approvals.name, arguments, asked_at, timers.wake_at,
+       timers.run_number IS NOT NULL AND runs.state NOT IN ('completed', 'failed', 'cancelled'),
+       answer, answered_by, answered_at, approvals.step_id, approvals.sequence
+FROM approvals JOIN runs USING (run_number)
+LEFT JOIN timers ON timers.run_number = approvals.run_number
+  AND timers.step_id = approvals.step_id AND timers.sequence = approvals.sequence
+WHERE decision IS NULL AND timers.run_number IS NOT NULL
+AND runs.state NOT IN ('completed', 'failed', 'cancelled')
+AND (:run_id IS NULL OR runs.run_id = :run_id)
+ORDER BY approval_number LIMIT :limit;
+
+-- name: list_approvals
+-- What runs asked for, oldest first; :run_id null means any run.
+SELECT runs.run_id, item_id, approvals.kind, approvals.name, arguments, asked_at, timers.wake_at,
+       timers.run_number IS NOT NULL AND runs.state NOT IN ('completed', 'failed', 'cancelled'),
+       answer, answered_by, answered_at, approvals.step_id, approvals.sequence
+FROM approvals JOIN runs USING (run_number)
+LEFT JOIN timers ON timers.run_number = approvals.run_number
+  AND timers.step_id = approvals.step_id AND timers.sequence = approvals.sequence
+WHERE :run_id IS NULL OR runs.run_id = :run_id
+ORDER BY approval_number LIMIT :limit;
+
+-- name: answer_approval
+-- Write the answer to what a run asked for, unless there is one.
+UPDATE approvals SET decision = :decision, answer = :answer, answered_by = :answered_by,
+                     answered_at = :answered_at
+WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id)
+AND item_id = :item_id AND decision IS NULL;
+
+-- name: tell_answered
+-- Tell a run that something that it asked for was answered.
+INSERT INTO messages (run_number, message_id, name, edition, sent_by, sent_at)
+SELECT run_number, :awaits, :awaits, 1, :answered_by, :answered_at
+FROM runs WHERE run_id = :run_id
+ON CONFLICT (run_number, message_id) DO NOTHING;
 
 -- name: find_checkpointed
 -- The run that a checkpoint is to be of, and whether it was erased.
@@ -553,7 +792,7 @@ WHERE state IN ('in_flight', 'ambiguous') AND run_id = :run_id ORDER BY receipt_
 -- name: mark_erased
 -- Put the tombstone of a run, which takes what the run was given and what it came to with it.
 UPDATE runs SET erased_at = :now, erased_by = :by, erased_why = :why, erasing = 1, input = x'',
-                output = NULL, problem = NULL
+                output = NULL, problem = NULL, queue_key = NULL
 WHERE run_id = :run_id AND state IN ('completed', 'failed', 'cancelled') AND erased_at IS NULL;
 
 -- name: note_erasing
@@ -576,6 +815,24 @@ WHERE run_number = :run_number LIMIT :limit;
 -- name: erase_checkpoint
 -- Delete one checkpoint of a run that is erased.
 DELETE FROM checkpoints WHERE checkpoint_number = :checkpoint_number;
+
+-- name: messages_to_erase
+-- Some messages to a run, with the bytes that go with each.
+SELECT message_number, COALESCE(length(payload), 0) FROM messages
+WHERE run_number = :run_number LIMIT :limit;
+
+-- name: erase_message
+-- Delete one message to a run that is erased.
+DELETE FROM messages WHERE message_number = :message_number;
+
+-- name: approvals_to_erase
+-- Some of what a run asked for, with the bytes that go with each.
+SELECT approval_number, length(arguments) + COALESCE(length(answer), 0) FROM approvals
+WHERE run_number = :run_number LIMIT :limit;
+
+-- name: erase_approval
+-- Delete one of the things that a run asked for that is erased.
+DELETE FROM approvals WHERE approval_number = :approval_number;
 
 -- name: records_to_erase
 -- Some records of a run: where the input stands, and how many bytes go with the record.
@@ -746,7 +1003,10 @@ SELECT
    OR substr(decided_why, 1, length(:head_text)) <> :head_text),
   (SELECT count(*) FROM decisions WHERE substr(decided_why, 1, length(:head_text)) <> :head_text),
   (SELECT count(*) FROM pieces WHERE substr(data, 1, length(:head)) <> :head),
-  (SELECT count(*) FROM checkpoints WHERE substr(state, 1, length(:head)) <> :head);
+  (SELECT count(*) FROM checkpoints WHERE substr(state, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM messages WHERE substr(payload, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM approvals
+   WHERE substr(arguments, 1, length(:head)) <> :head OR substr(answer, 1, length(:head)) <> :head);
 
 -- name: stale_runs
 -- Some runs after :after with a value that does not begin with :head.
@@ -789,7 +1049,7 @@ WHERE record_number = :number;
 -- name: stale_timers
 -- Some delays after :after with a value that does not begin with :head.
 SELECT run_number || '/' || step_id || '/' || sequence AS place, run_number, run_id, step_id,
-       sequence, wake_at, timers.input_sha256, timers.input
+       sequence, timers.wake_at, awaits, timers.input_sha256, timers.input
 FROM timers JOIN runs USING (run_number)
 WHERE place > :after
 AND (substr(timers.input_sha256, 1, length(:head)) <> :head
@@ -849,6 +1109,29 @@ ORDER BY checkpoint_number LIMIT :limit;
 -- Write the state of a checkpoint anew.
 UPDATE checkpoints SET state = :state WHERE checkpoint_number = :number;
 
+-- name: stale_messages
+-- Some messages after :after whose payload does not begin with :head.
+SELECT message_number, run_id, message_id, name, edition, payload
+FROM messages JOIN runs USING (run_number)
+WHERE message_number > :after AND substr(payload, 1, length(:head)) <> :head
+ORDER BY message_number LIMIT :limit;
+
+-- name: reseal_messages
+-- Write anew what a message says.
+UPDATE messages SET payload = :payload WHERE message_number = :number;
+
+-- name: stale_approvals
+-- Some of what runs asked for after :after with a value that does not begin with :head.
+SELECT approval_number, run_id, item_id, kind, name, answered_by, arguments, answer
+FROM approvals JOIN runs USING (run_number)
+WHERE approval_number > :after
+AND (substr(arguments, 1, length(:head)) <> :head OR substr(answer, 1, length(:head)) <> :head)
+ORDER BY approval_number LIMIT :limit;
+
+-- name: reseal_approvals
+-- Write anew what a run asked for, and the answer.
+UPDATE approvals SET arguments = :arguments, answer = :answer WHERE approval_number = :number;
+
 -- name: forget_keys
 -- Forget the keys in :key_ids, because nothing is sealed with them any more.
 DELETE FROM keys WHERE key_id IN (SELECT value FROM json_each(:key_ids));
@@ -856,10 +1139,13 @@ DELETE FROM keys WHERE key_id IN (SELECT value FROM json_each(:key_ids));
 -- name: import_run
 -- Write a run that was exported.
 INSERT INTO runs (run_id, function, version, state, generation, cancel_requested, created_at,
-                  started_at, finished_at, input_sha256, input_piece, input_packing, input,
-                  output_piece, output_packing, output, problem, problem_code)
+                  started_at, finished_at, wake_at, deadline_at, parent, queue, queue_key,
+                  priority, input_sha256, input_piece, input_packing, input, output_piece,
+                  output_packing, output, problem, problem_code)
 VALUES (:run_id, :function, :version, :state, :generation, :cancel_requested, :created_at,
-        :started_at, :finished_at, :input_sha256, :input_piece, :input_packing, :input,
+        :started_at, :finished_at, :wake_at, :deadline_at, :parent, :queue, :queue_key,
+        :priority, :input_sha256, :input_piece,
+        :input_packing, :input,
         :output_piece, :output_packing, :output, :problem, :problem_code);
 
 -- name: import_worker
@@ -888,8 +1174,26 @@ FROM runs WHERE run_id = :run_id;
 
 -- name: import_timer
 -- Write a delay that an exported run had under way.
-INSERT INTO timers (run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at)
-SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input, :wake_at
+INSERT INTO timers (run_number, step_id, sequence, kind, handler_id, input_sha256, input, wake_at,
+                    awaits)
+SELECT run_number, :step_id, :sequence, :kind, :handler_id, :input_sha256, :input, :wake_at, :awaits
+FROM runs WHERE run_id = :run_id;
+
+-- name: import_message
+-- Write a message that an exported run had.
+INSERT INTO messages (run_number, message_id, name, edition, payload, sent_by, sent_at,
+                      taken_step, taken_sequence, taken_at)
+SELECT run_number, :message_id, :name, :edition, :payload, :sent_by, :sent_at,
+       :taken_step, :taken_sequence, :taken_at
+FROM runs WHERE run_id = :run_id;
+
+-- name: import_approval
+-- Write what an exported run had asked for.
+INSERT INTO approvals (run_number, item_id, step_id, sequence, kind, name, asked_at, arguments,
+                       decision, answer, answered_by, answered_at)
+SELECT run_number, :item_id, :step_id, :sequence, :ask_kind, :name, :asked_at, :arguments,
+       :decision, :answer, :answered_by,
+       :answered_at
 FROM runs WHERE run_id = :run_id;
 
 -- name: import_receipt
@@ -945,3 +1249,59 @@ OR EXISTS (SELECT 1 FROM runs
            WHERE (input_packing >= 4 AND input <> x'')
            OR (output_packing >= 4 AND output IS NOT NULL))
 OR EXISTS (SELECT 1 FROM records WHERE input_packing >= 4 OR payload_packing >= 4);
+
+-- name: declare_schedule
+-- Write a schedule, or what an App declares anew of one that is there.
+INSERT INTO schedules (name, function, rule, counted_to)
+VALUES (:name, :function, :rule, :now)
+ON CONFLICT (name) DO UPDATE SET function = excluded.function, rule = excluded.rule
+WHERE function <> excluded.function OR rule <> excluded.rule;
+
+-- name: list_schedules
+-- Schedules and how they stand, by name.
+SELECT name, function, rule, counted_to, paused FROM schedules ORDER BY name;
+
+-- name: count_ticks
+-- Note until when the ticks of a schedule are dealt with, if it stands as it was seen.
+UPDATE schedules SET counted_to = :counted_to
+WHERE name = :name AND counted_to = :seen AND rule = :rule AND NOT paused;
+
+-- name: pause_schedule
+-- Keep a schedule from starting anything.
+UPDATE schedules SET paused = 1 WHERE name = :name;
+
+-- name: resume_schedule
+-- Let a schedule go on; one that was paused counts from now on.
+UPDATE schedules
+SET counted_to = CASE WHEN paused THEN max(counted_to, :now) ELSE counted_to END, paused = 0
+WHERE name = :name;
+
+-- name: declare_queue
+-- Write a queue, or what an App declares anew of one that is there.
+INSERT INTO queues (name, concurrency, key_concurrency, rate_runs, rate_seconds)
+VALUES (:name, :concurrency, :key_concurrency, :rate_runs, :rate_seconds)
+ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency,
+  key_concurrency = excluded.key_concurrency, rate_runs = excluded.rate_runs,
+  rate_seconds = excluded.rate_seconds
+WHERE concurrency IS NOT excluded.concurrency OR key_concurrency IS NOT excluded.key_concurrency
+OR rate_runs IS NOT excluded.rate_runs OR rate_seconds IS NOT excluded.rate_seconds;
+
+-- name: know_queue
+-- Write a queue without limits for a run that comes from elsewhere, unless it is there.
+INSERT INTO queues (name) VALUES (:queue) ON CONFLICT (name) DO NOTHING;
+
+-- name: list_queues
+-- Queues and how they stand, by name.
+SELECT name, concurrency, key_concurrency, rate_runs, rate_seconds, paused,
+       (SELECT count(*) FROM runs WHERE state = 'pending' AND queue = queues.name),
+       (SELECT count(*) FROM runs
+        WHERE state IN ('running', 'cancelling') AND queue = queues.name)
+FROM queues ORDER BY name;
+
+-- name: pause_queue
+-- Keep the runs of a queue from being claimed.
+UPDATE queues SET paused = 1 WHERE name = :name;
+
+-- name: release_queue
+-- Let the runs of a queue be claimed again.
+UPDATE queues SET paused = 0 WHERE name = :name;

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from perdure.clock import Clock
+from perdure.codec import Codec
+from perdure.engine.registry import NOTHING, Registry
+from perdure.engine.store import NewRun, RunState, RunStore
+from perdure.errors import RunConflict
+from perdure.journal.record import Failure, Outcome, Success
+from perdure.queued import Queued
+
+_MOST_CHILDREN: Final = 1_000_000
+
+
+class ChildRuns:
+    """Starts runs from inside of a run, and tells how they ended."""
+
+    def __init__(self, store: RunStore, registry: Registry, codec: Codec, clock: Clock) -> None:
+        self._store = store
+        self._registry = registry
+        self._codec = codec
+        self._clock = clock
+
+    def name_of(self, function: Callable[..., Any] | str) -> str:
+        """Return the name under which a run function is registered; raises `UnknownFunction`."""
+        if isinstance(function, str):
+            return self._registry.find(function).name
+        return self._registry.of(function).name
+
+    async def start(
+        self,
+        parent: str,
+        run_id: str,
+        function: Callable[..., Any] | str,
+        input_json: bytes | None,
+        version: int | None,
+        deadline_seconds: float | None,
+        *,
+        queued: Queued | None,
+    ) -> None:
+        """Start a run under an id, unless that was done before; with whichever version, then.
+
+        Durable when it returns: the run, fsynced.
+        If it raises: `UnknownFunction`, `UnknownQueue`, `RunConflict`, or a `StorageError`.
+        """
+        registered = self._registry.find(self.name_of(function), version)
+        if input_json is None:
+            what = f"the input of {run_id}"
+            default = registered.input_of(NOTHING)
+            input_json = self._codec.encode(default, what=what, function=registered.function)
+        if queued is not None:
+            await self._registry.queues.check(self._store, queued.queue)
+        run = NewRun(
+            run_id,
+            registered.name,
+            registered.version,
+            input_json,
+            self._clock.now(),
+            deadline_seconds,
+            parent,
+            queued,
+        )
+        row = (await self._store.start_run(run, None)).row
+        same = row.input_sha256 == hashlib.sha256(input_json).digest()
+        if not same or (row.function, row.parent) != (run.function, parent):
+            raise RunConflict(
+                f"run {run_id} exists and is another one than the child that run {parent} starts"
+                " under this id: start it under one of its own"
+            )
+
+    async def family(self, run_id: str) -> Sequence[str]:
+        """Return a run and all that were started below it."""
+        found = [run_id]
+        for each in found:
+            rows = await self._store.list_children(each, limit=_MOST_CHILDREN)
+            found += [row.run_id for row in rows]
+        return found
+
+    async def end_of(self, run_id: str) -> Outcome:
+        """Return what a run that has ended came to: its output, or why there is none."""
+        row = await self._store.read_run(run_id)
+        if row is None or row.tombstone is not None:
+            return Failure("UnknownRun", message=f"run {run_id} is not there any more")
+        if row.state is RunState.COMPLETED and row.output_json is not None:
+            return Success(row.output_json)
+        # One that needed attention keeps why when it is cancelled.
+        if row.problem is None or row.state is RunState.CANCELLED:
+            return Failure("RunCancelled", message=f"run {run_id} was {row.state.value}")
+        problem = row.problem
+        return Failure(problem.code, type_name=problem.type_name, message=problem.message)

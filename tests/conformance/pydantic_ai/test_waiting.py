@@ -1,0 +1,432 @@
+"""Agents whose calls wait for people and for systems outside: asked once, answered once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
+from pydantic_ai.capabilities import HandleDeferredToolCalls, RequestInput
+from pydantic_ai.exceptions import ApprovalRequired
+from pydantic_ai.messages import AgentStreamEvent, ModelMessage, RetryPromptPart, ToolReturnPart
+from pydantic_ai.toolsets import ExternalToolset
+from pydantic_ai.tools import ToolDenied
+
+from perdure import App, Context, RunState
+from perdure.adapters.pydantic_ai import Durable
+from perdure.approvals import Approval, ApprovalKind, Approve, Deny, Result
+from perdure.errors import AlreadyResolved, MessageConflict, RunFailed
+from perdure.functions import operation
+from perdure.testing.manual_clock import ManualClock
+from perdure.testing.scripted import Call, Reply, ScriptedModel
+from tests.harness import RUN, keys, run
+from tests.waiting import later, put_away, stands, ticks, waiting_app
+
+DEPOT = ExternalToolset[None](
+    [ToolDefinition(name="ship", parameters_json_schema={"type": "object", "properties": {}})],
+    id="depot",
+)
+FOUR = (
+    Call("refund", {"order": 1}),
+    Call("look", {"order": 2}),
+    Call("refund", {"order": 3}),
+    Call("ship", {"order": 4}),
+)
+
+
+class Desk:
+    """An agent that refunds with approval, looks without, and has things shipped elsewhere.
+
+    It is made anew for every App, as by a process; what it did is counted over all of them.
+    """
+
+    def __init__(self, folder: Path, *calls: Call, clock: ManualClock | None = None) -> None:
+        self._folder = folder
+        self._calls = calls or FOUR
+        self.clock = clock
+        self.done: Counter[str] = Counter()
+        self.seen: list[Any] = []
+
+    def app(self, *capabilities: Any, **options: Any) -> App:
+        """Return an App whose one function asks the agent."""
+        app = waiting_app(self._folder, clock=self.clock)
+        agent = self.agent(*capabilities, **options)
+
+        @app.run(version=1, name="turn")
+        async def turn(context: Context) -> list[str]:
+            result = await agent.run("Go.")
+            if isinstance(result.output, DeferredToolRequests):
+                return [f"deferred {len(result.output.approvals)}"]
+            return told(result.all_messages())
+
+        return app
+
+    def agent(self, *capabilities: Any, **options: Any) -> Agent[None, Any]:
+        asked = ScriptedModel([Reply(calls=self._calls), "Done."], on_request=self._on_request)
+        durable = options.pop("durable", {})
+        agent = Agent[None, Any](
+            asked,
+            name="desk",
+            toolsets=[DEPOT],
+            capabilities=[Durable(**durable), *capabilities],
+            **options,
+        )
+        agent.tool_plain(requires_approval=True)(self.refund)
+        agent.tool_plain(self.look)
+        agent.tool(self.careful)
+        return agent
+
+    def refund(self, order: int) -> str:
+        self.done[f"refund {order}"] += 1
+        return f"refunded {order}"
+
+    def look(self, order: int) -> str:
+        self.done[f"look {order}"] += 1
+        return f"looked {order}"
+
+    def careful(self, ctx: RunContext[None], order: int) -> str:
+        self.done[f"careful {order}"] += 1
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired(metadata={"why": "large"})
+        return f"was careful {order}"
+
+    async def see(self, ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
+        async for event in events:
+            self.seen.append(event)
+
+    def _on_request(self, request: Any) -> None:
+        self.done["request"] += 1
+
+
+def told(messages: Sequence[ModelMessage]) -> list[str]:
+    """Return what the tools told the model, in order."""
+    parts = [part for message in messages for part in message.parts]
+    return [
+        str(part.content) for part in parts if isinstance(part, ToolReturnPart | RetryPromptPart)
+    ]
+
+
+async def asked(app: App, count: int) -> dict[str, Approval]:
+    """Return what a run asks for, as soon as that is so many things."""
+    while len(found := await app.approvals(RUN)) < count:
+        await asyncio.sleep(0)
+    return {each.item_id: each for each in found}
+
+
+def test_two_of_three_calls_and_one_made_elsewhere_are_answered_by_different_processes(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+
+    async def scenario() -> list[str]:
+        async with desk.app() as app:
+            await app.start("turn", run_id=RUN)
+            items = await asked(app, 3)
+            await put_away(app)
+            said = {item: (each.name, each.kind, each.arguments_json) for item, each in items.items()}
+            assert said == {
+                "1": ("refund", ApprovalKind.APPROVAL, b'{"order":1}'),
+                "3": ("refund", ApprovalKind.APPROVAL, b'{"order":3}'),
+                "4": ("ship", ApprovalKind.EXTERNAL, b'{"order":4}'),
+            }
+        answers = {"4": Result({"parcel": 7}), "1": Deny("not this one"), "3": Approve({"order": 33})}
+        for item, answer in answers.items():
+            # Partial answers wait for the rest, in whichever order and process they come.
+            async with desk.app() as app:
+                assert desk.done == {"request": 1, "look 2": 1}
+                await app.resolve(RUN, item, answer, by="ada", expect_digest=items[item].digest)
+                with pytest.raises(AlreadyResolved) as lost:
+                    await app.resolve(RUN, item, Deny(), by="bob")
+                assert (lost.value.winner, lost.value.by) == (answer, "ada")
+                if item == "3":
+                    return await app.handle(RUN).result()
+                await ticks(app)
+                await put_away(app)
+        raise AssertionError
+
+    assert run(scenario()) == ["looked 2", "not this one", "refunded 33", "{'parcel': 7}"]
+    assert desk.done == {"request": 2, "look 2": 1, "refund 33": 1}
+    places = [place for place in run(keys(desk.app())) if place[0] in ("approval.resume", "tool.call")]
+    assert sorted(places) == [
+        ("approval.resume", 1),
+        ("approval.resume", 3),
+        ("approval.resume", 4),
+        ("tool.call", 2),
+        ("tool.call", 3),
+    ]
+
+
+def test_a_denial_without_a_reason_says_so(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Call("refund", {"order": 1}))
+
+    async def scenario() -> list[str]:
+        async with desk.app() as app:
+            handle = await app.start("turn", run_id=RUN)
+            await asked(app, 1)
+            await app.resolve(RUN, "1", Deny(), by="ada")
+            return await handle.result()
+
+    assert run(scenario()) == ["The tool call was denied."]
+    assert desk.done == {"request": 2}
+
+
+@pytest.mark.parametrize("answer", [Deny("no"), Result("gone", is_error=True)], ids=repr)
+def test_a_call_that_is_made_elsewhere_may_fail(tmp_path: Path, answer: Any) -> None:
+    desk = Desk(tmp_path, Call("ship"))
+
+    async def scenario() -> list[str]:
+        async with desk.app() as app:
+            handle = await app.start("turn", run_id=RUN)
+            await asked(app, 1)
+            await app.resolve(RUN, "1", answer, by="ada")
+            return await handle.result()
+
+    (said,) = run(scenario())
+    assert said == (answer.message if isinstance(answer, Deny) else answer.value)
+
+
+def test_a_tool_that_asks_in_its_body_is_called_again_once_it_is_approved(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Call("careful", {"order": 1}), Call("look", {"order": 2}))
+
+    async def scenario() -> list[str]:
+        async with desk.app() as app:
+            await app.start("turn", run_id=RUN)
+            await asked(app, 1)
+            await put_away(app)
+        async with desk.app() as app:
+            await app.resolve(RUN, "1", Approve(), by="ada")
+            return await app.handle(RUN).result()
+
+    assert run(scenario()) == ["looked 2", "was careful 1"]
+    assert desk.done == {"request": 2, "careful 1": 2, "look 2": 1}
+
+
+def test_nobody_answers_in_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    desk = Desk(tmp_path, *FOUR[2:], clock=clock)
+
+    async def scenario() -> list[str]:
+        async with desk.app(durable={"answer_seconds": 600}) as app:
+            handle = await app.start("turn", run_id=RUN)
+            await asked(app, 2)
+            await put_away(app)
+            await later(app, clock, 601)
+            return await handle.result()
+
+    why = "No decision on this tool call arrived: nobody answered '{}' in 600 s."
+    assert run(scenario()) == [why.format("refund"), why.format("ship")]
+    assert desk.done == {"request": 2}
+
+
+def test_an_agent_that_does_not_wait_ends_with_what_it_asks_for(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+
+    async def scenario() -> list[str]:
+        options: dict[str, Any] = {
+            "durable": {"wait_for_answers": False},
+            "output_type": [str, DeferredToolRequests],
+        }
+        async with desk.app(**options) as app:
+            return await (await app.start("turn", run_id=RUN)).result()
+
+    assert run(scenario()) == ["deferred 2"]
+
+
+def test_an_agent_inside_a_tool_does_not_wait(tmp_path: Path) -> None:
+    """It would hold its worker; it ends with what it asks for, and says that it must be able to."""
+    desk = Desk(tmp_path, Call("refund", {"order": 1}))
+
+    def made(**options: Any) -> App:
+        app = waiting_app(tmp_path)
+        inner = desk.agent(**options)
+        outer = Agent(
+            ScriptedModel([Reply(calls=[Call("delegate")]), "Done."]),
+            name="outer",
+            capabilities=[Durable()],
+        )
+
+        @outer.tool_plain
+        @operation(read_only=True)
+        async def delegate() -> str:
+            result = await inner.run("Go.")
+            return type(result.output).__name__
+
+        @app.run(version=1, name="turn")
+        async def turn(context: Context) -> list[str]:
+            return told((await outer.run("Go.")).all_messages())
+
+        return app
+
+    async def scenario(run_id: str, **options: Any) -> list[str]:
+        async with made(**options) as app:
+            return await (await app.start("turn", run_id=run_id)).result()
+
+    assert run(scenario("able", output_type=[str, DeferredToolRequests])) == [
+        "DeferredToolRequests"
+    ]
+    with pytest.raises(RunFailed, match="DeferredToolRequests"):
+        run(scenario("unable"))
+    assert desk.done["refund 1"] == 0
+
+
+def test_whoever_else_answers_is_asked_first(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+
+    async def decide(
+        ctx: RunContext[None], requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        return DeferredToolResults(approvals={requests.approvals[0].tool_call_id: ToolDenied("no")})
+
+    async def scenario() -> list[str]:
+        async with desk.app(HandleDeferredToolCalls(handler=decide)) as app:
+            handle = await app.start("turn", run_id=RUN)
+            assert sorted(await asked(app, 2)) == ["3", "4"]
+            await app.resolve(RUN, "3", Approve(), by="ada")
+            await app.resolve(RUN, "4", Result("shipped"), by="depot")
+            return await handle.result()
+
+    assert run(scenario()) == ["looked 2", "no", "refunded 3", "shipped"]
+
+
+class Asker:
+    """Hands the token of a wait to whoever will answer, and counts how often."""
+
+    def __init__(self, answer: DeferredToolResults | None = None) -> None:
+        self.tokens: list[str] = []
+        self.answer = answer
+
+    async def __call__(
+        self, ctx: RunContext[None], requests: DeferredToolRequests, token: str
+    ) -> DeferredToolResults | None:
+        self.tokens.append(token)
+        return self.answer
+
+
+@pytest.mark.parametrize("how", ["resolve", "fail", "timeout", "at once"])
+def test_the_sdks_request_for_input_waits_in_rows_and_asks_once(tmp_path: Path, how: str) -> None:
+    clock = ManualClock()
+    desk = Desk(tmp_path, Call("refund", {"order": 1}, "c-1"), clock=clock)
+    ask = Asker(DeferredToolResults(approvals={"c-1": True}) if how == "at once" else None)
+    limit = timedelta(minutes=10)
+
+    async def scenario() -> list[str]:
+        async with desk.app(RequestInput(ask=ask, timeout=limit)) as app:
+            handle = await app.start("turn", run_id=RUN)
+            if how == "at once":
+                return await handle.result()
+            await put_away(app)
+            assert await app.approvals() == []
+        async with desk.app(RequestInput(ask=ask, timeout=limit)) as app:
+            (token,) = ask.tokens
+            match how:
+                case "resolve":
+                    payload = {"approvals": {"c-1": True}}
+                    for _ in range(2):
+                        await app.resolve_event(token, payload, by="ada")
+                    with pytest.raises(MessageConflict):
+                        await app.fail_event(token, "no")
+                case "fail":
+                    await app.fail_event(token, "nobody is there")
+                case _:
+                    await later(app, clock, 601)
+            return await app.handle(RUN).result()
+
+    arrived = "No decision on this tool call arrived: "
+    assert run(scenario()) == [
+        {
+            "resolve": "refunded 1",
+            "at once": "refunded 1",
+            "fail": f"{arrived}nobody is there",
+            "timeout": f"{arrived}No resolution arrived within 0:10:00.",
+        }[how]
+    ]
+    assert len(ask.tokens) == 1
+
+
+def test_an_event_that_fails_for_no_reason_fails(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Call("refund", {"order": 1}, "c-1"))
+    ask = Asker()
+
+    async def scenario() -> list[str]:
+        async with desk.app(RequestInput(ask=ask)) as app:
+            handle = await app.start("turn", run_id=RUN)
+            await put_away(app)
+            await app.fail_event(ask.tokens[0], "")
+            return await handle.result()
+
+    assert run(scenario())[0].startswith("No decision")
+
+
+def test_an_approved_call_that_is_cut_short_is_settled_and_not_made_again(tmp_path: Path) -> None:
+    """T28: the approval was given to one call, and a person says what became of that."""
+    desk = Desk(tmp_path, Call("refund", {"order": 1}))
+    acting = asyncio.Event()
+
+    async def stuck(order: int) -> str:
+        desk.done["refund"] += 1
+        acting.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    def made() -> App:
+        app = waiting_app(tmp_path)
+        agent = Agent[None, str](
+            ScriptedModel([Reply(calls=[Call("refund", {"order": 1})]), "Done."]),
+            name="desk",
+            capabilities=[Durable()],
+        )
+        agent.tool_plain(requires_approval=True, name="refund")(stuck)
+
+        @app.run(version=1, name="turn")
+        async def turn(context: Context) -> list[str]:
+            return told((await agent.run("Go.")).all_messages())
+
+        return app
+
+    async def scenario() -> list[Any]:
+        async with made() as app:
+            await app.start("turn", run_id=RUN)
+            await asked(app, 1)
+            await app.resolve(RUN, "1", Approve(), by="ada")
+            await acting.wait()
+        async with made() as app:
+            states: list[Any] = [await stands(app, RunState.NEEDS_ATTENTION)]
+            with pytest.raises(AlreadyResolved):
+                await app.resolve(RUN, "1", Approve(), by="ada")
+            (item,) = await app.approvals(RUN, open_only=False)
+            return [*states, item.answered_by, desk.done["refund"]]
+
+    assert run(scenario()) == [RunState.NEEDS_ATTENTION, "ada", 1]
+
+
+def test_a_streaming_agent_shows_each_call_once(tmp_path: Path) -> None:
+    """T59: asked for, answered, begun and ended, once for each call, over all restarts."""
+    desk = Desk(tmp_path)
+    options = {"durable": {"event_stream_handler": desk.see}}
+
+    async def scenario() -> list[str]:
+        async with desk.app(**options) as app:
+            await app.start("turn", run_id=RUN)
+            await asked(app, 3)
+            await put_away(app)
+        for item, answer in (("1", Approve()), ("3", Deny("no")), ("4", Result("shipped"))):
+            async with desk.app(**options) as app:
+                await app.resolve(RUN, item, answer, by="ada")
+                await ticks(app)
+                await stands(app, RunState.SUSPENDED, RunState.COMPLETED)
+        async with desk.app(**options) as app:
+            return await app.handle(RUN).result()
+
+    assert run(scenario()) == ["looked 2", "refunded 1", "no", "shipped"]
+    assert desk.done == {"request": 2, "look 2": 1, "refund 1": 1}
+    shown = Counter(event.event_kind for event in desk.seen)
+    assert shown["function_tool_call"] == 4
+    assert shown["function_tool_result"] == 4
+    assert shown["deferred_tool_requests"] == 1
+    assert shown["deferred_tool_results"] == 1
+

@@ -1,0 +1,408 @@
+"""What a run that only waits takes: rows, and neither a place nor a process."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import App, Context, RetryPolicy, RunState, operation
+from perdure.approvals import Deny
+from perdure.errors import InvalidPayload, StorageError
+from perdure.testing.manual_clock import ManualClock
+from tests.harness import RUN, app_on, attempts, finish, keys, operations, run, until
+from tests.waiting import (
+    later,
+    put_away,
+    stands,
+    ticks,
+    until_given_up,
+    until_idle,
+    waiting_app,
+)
+
+SLOW = RetryPolicy(attempts=3, initial_seconds=600, maximum_seconds=1200)
+
+pytestmark = pytest.mark.usefixtures("storage")
+
+
+def test_more_runs_wait_than_a_worker_has_places(tmp_path: Path) -> None:
+    async def scenario() -> tuple[list[RunState], list[int]]:
+        app = waiting_app(tmp_path, concurrency=2, linger_seconds=3600.0)
+
+        @app.run(version=1)
+        async def work(context: Context, number: int) -> int:
+            return number + await context.wait_for("more")
+
+        async with app:
+            handles = [await app.start(work, number) for number in range(5)]
+            # A place that another run needs is given up at once.
+            for handle in handles[:3]:
+                await put_away(app, handle.run_id)
+            waiting = [await handle.status() for handle in handles]
+            for handle in reversed(handles):
+                await app.send(handle.run_id, "more", 10)
+            return waiting, [await handle.result() for handle in handles]
+
+    waiting, results = run(scenario())
+    assert waiting.count(RunState.SUSPENDED) >= 3
+    assert results == [10, 11, 12, 13, 14]
+
+
+def test_a_run_that_was_put_away_goes_on_in_another_app(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def made(clock: ManualClock) -> App:
+        app = waiting_app(tmp_path, clock=clock)
+
+        async def note(what: str) -> str:
+            called.append(what)
+            return what
+
+        @app.run(version=1)
+        async def work(context: Context) -> list[Any]:
+            first = await context.call(note, "first")
+            await context.sleep(3600)
+            said = await context.wait_for("news")
+            answer = await context.approval("pay", {"cents": 5})
+            return [first, said, type(answer).__name__, await context.call(note, "last")]
+
+        return app
+
+    async def scenario() -> list[Any]:
+        clock = ManualClock()
+        async with made(clock) as app:
+            await app.start("work", run_id=RUN)
+            states = [await put_away(app)]
+        clock.advance(3600)
+        async with made(clock) as app:
+            states.append(await stands(app, RunState.SUSPENDED))
+        async with made(clock).connect() as app:
+            await app.send(RUN, "news", "hello")
+        async with made(clock) as app:
+            while not (asked := await app.approvals(RUN)):
+                await asyncio.sleep(0)
+            states.append(await put_away(app))
+        async with made(clock).connect() as app:
+            await app.resolve(RUN, asked[0].item_id, Deny("no"), by="ada")
+        return [*states, *await finish(made(clock))]
+
+    told = run(scenario())
+    assert told == ["sleeping", "suspended", "suspended", "first", "hello", "Deny", "last"]
+    assert called == ["first", "last"]
+
+
+def test_a_run_lingers_in_memory_before_it_is_put_away(tmp_path: Path) -> None:
+    async def scenario() -> list[RunState]:
+        clock = ManualClock()
+        app = waiting_app(tmp_path, clock=clock, linger_seconds=5.0)
+
+        @app.run(version=1)
+        async def work(context: Context) -> None:
+            await context.wait_for("news")
+
+        async with app:
+            await app.start(work, run_id=RUN)
+            await until_idle(app)
+            states: list[RunState] = []
+            for seconds in (4.9, 0.2):
+                await later(app, clock, seconds)
+                states.append(await app.handle(RUN).status())
+        return states
+
+    assert run(scenario()) == [RunState.RUNNING, RunState.SUSPENDED]
+
+
+def test_what_others_write_does_not_keep_a_run_that_waits_in_memory(tmp_path: Path) -> None:
+    async def scenario() -> RunState:
+        clock = ManualClock()
+        app = waiting_app(tmp_path, clock=clock, linger_seconds=5.0)
+
+        @app.run(version=1)
+        async def work(context: Context) -> None:
+            await context.wait_for("news")
+
+        async with app:
+            await app.start(work, run_id=RUN)
+            await until_idle(app)
+            for number in range(6):
+                await app.send(RUN, "other", number)
+                await later(app, clock, 1.0)
+            return await app.handle(RUN).status()
+
+    assert run(scenario()) == RunState.SUSPENDED
+
+
+def test_a_short_sleep_is_waited_in_memory_and_a_long_one_in_rows(tmp_path: Path) -> None:
+    async def scenario() -> list[int]:
+        clock = ManualClock()
+        app = waiting_app(tmp_path, clock=clock, linger_seconds=5.0)
+
+        @app.run(version=1)
+        async def work(context: Context, seconds: float) -> None:
+            await context.sleep(seconds)
+
+        async with app:
+            for run_id, seconds in (("short", 4.0), ("long", 40.0)):
+                handle = await app.start(work, seconds, run_id=run_id)
+                while not (await handle.status()).settled:
+                    await later(app, clock, 2.0)
+            return [len(await app.store.list_attempts(run_id)) for run_id in ("short", "long")]
+
+    assert run(scenario()) == [1, 2]
+
+
+def test_a_run_sleeps_until_a_moment(tmp_path: Path) -> None:
+    clock = ManualClock()
+    moment = datetime.fromtimestamp(clock.now(), UTC) + timedelta(days=3)
+
+    async def scenario() -> list[Any]:
+        app = waiting_app(tmp_path, clock=clock)
+
+        @app.run(version=1)
+        async def work(context: Context) -> float:
+            await context.sleep_until(moment - timedelta(days=4))
+            await context.sleep_until(moment.astimezone(None))
+            with pytest.raises(InvalidPayload, match="time zone"):
+                await context.sleep_until(moment.replace(tzinfo=None))
+            return clock.now()
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            await put_away(app)
+            row = await app.engine.find(RUN)
+            await later(app, clock, timedelta(days=3).total_seconds() - 1)
+            before = await handle.status()
+            clock.advance(1)
+            return [row.wake_at, before, await handle.result()]
+
+    at = moment.timestamp()
+    assert run(scenario()) == [at, RunState.SLEEPING, at]
+    assert run(keys(app_on(tmp_path))) == [("sleep_until", 1), ("sleep_until", 2)]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", 1e15])
+def test_what_is_no_time_to_wait_is_refused(tmp_path: Path, seconds: Any) -> None:
+    async def scenario() -> Any:
+        app = waiting_app(tmp_path)
+
+        @app.run(version=1)
+        async def work(context: Context) -> str:
+            with pytest.raises(InvalidPayload, match="finite number of seconds"):
+                await context.sleep(seconds)
+            with pytest.raises(InvalidPayload, match="finite number of seconds"):
+                await context.wait_for("news", timeout_seconds=seconds)
+            with pytest.raises(InvalidPayload, match="finite number of seconds"):
+                await context.approval("pay", {}, timeout_seconds=seconds)
+            return "refused"
+
+        async with app:
+            return await (await app.start(work, run_id=RUN)).result()
+
+    assert run(scenario()) == "refused"
+    assert run(operations(app_on(tmp_path))) == []
+
+
+def test_a_sibling_that_acts_keeps_a_run_that_waits_in_memory(tmp_path: Path) -> None:
+    async def scenario() -> tuple[RunState, list[Any], int]:
+        app = waiting_app(tmp_path)
+        acting, go = asyncio.Event(), asyncio.Event()
+
+        @operation(read_only=True)
+        async def act() -> str:
+            acting.set()
+            await go.wait()
+            return "acted"
+
+        @app.run(version=1)
+        async def work(context: Context) -> list[Any]:
+            async def wait(branch: Context) -> Any:
+                return await branch.wait_for("news")
+
+            one = asyncio.create_task(wait(context.branch("one")))
+            two = asyncio.create_task(context.branch("two").call(act))
+            return [await one, await two]
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            await acting.wait()
+            await ticks(app)
+            beside = await handle.status()
+            # Served where it waits, while its sibling acts.
+            await app.send(RUN, "news", 7)
+            while not (await app.messages(RUN))[0].taken_by:
+                await asyncio.sleep(0)
+            go.set()
+            result = await handle.result()
+            return beside, result, len(await app.store.list_attempts(RUN))
+
+    assert run(scenario()) == (RunState.RUNNING, [7, "acted"], 1)
+
+
+def test_a_wait_that_code_gave_up_neither_wakes_the_run_nor_keeps_it(tmp_path: Path) -> None:
+    async def scenario() -> tuple[list[Any], int]:
+        app = waiting_app(tmp_path)
+
+        @app.run(version=1)
+        async def work(context: Context) -> list[Any]:
+            waits = [
+                asyncio.create_task(context.branch(name).wait_for(name)) for name in ("a", "b")
+            ]
+            done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+            first = [task.result() for task in done]
+            return [*first, await context.wait_for("c")]
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            await put_away(app)
+            await app.send(RUN, "b", "B")
+            while not (await app.messages(RUN))[0].taken_by:
+                await asyncio.sleep(0)
+            await put_away(app)
+            claims = len(await app.store.list_attempts(RUN))
+            await ticks(app, 10)
+            spun = len(await app.store.list_attempts(RUN)) - claims
+            await app.send(RUN, "c", "C")
+            return await handle.result(), spun
+
+    assert run(scenario()) == (["B", "C"], 0)
+
+
+def test_a_local_timeout_counts_anew_in_each_execution(tmp_path: Path) -> None:
+    """Which is why waits have a timeout of their own."""
+
+    async def scenario() -> list[Any]:
+        clock = ManualClock()
+        app = waiting_app(tmp_path, clock=clock)
+
+        @app.run(version=1)
+        async def work(context: Context) -> str:
+            try:
+                async with asyncio.timeout(3600):
+                    return await context.wait_for("news")
+            except TimeoutError:
+                return "timed out"
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            await put_away(app)
+            await later(app, clock, 1e6)
+            row = await app.engine.find(RUN)
+            await app.send(RUN, "news", "at last")
+            return [row.state, row.wake_at, await handle.result()]
+
+    assert run(scenario()) == [RunState.SUSPENDED, None, "at last"]
+
+
+def test_a_long_delay_between_tries_is_spent_in_rows(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def made(clock: ManualClock) -> App:
+        app = waiting_app(tmp_path, clock=clock)
+
+        @operation(read_only=True, retry=SLOW)
+        async def flaky() -> str:
+            tries.append(len(tries) + 1)
+            if len(tries) < 3:
+                raise ConnectionError(f"try {len(tries)}")
+            return "at last"
+
+        @app.run(version=1)
+        async def work(context: Context) -> str:
+            return await context.call(flaky)
+
+        return app
+
+    async def scenario() -> list[Any]:
+        clock = ManualClock()
+        states: list[RunState] = []
+        async with made(clock) as app:
+            handle = await app.start("work", run_id=RUN)
+            states.append(await put_away(app))
+            row = await app.engine.find(RUN)
+            assert row.wake_at is not None
+            clock.advance(row.wake_at - clock.now())
+            while len(tries) < 2:
+                await asyncio.sleep(0)
+            states.append(await put_away(app))
+        clock.advance(3600)
+        async with made(clock) as app:
+            handle = app.handle(RUN)
+            result = await handle.result()
+            (row,) = [each for each in await app.store.list_operations(RUN) if each.kind == "tool_call"]
+            return [*states, result, row.attempt]
+
+    assert run(scenario()) == ["sleeping", "sleeping", "at last", 3]
+    assert tries == [1, 2, 3]
+    assert [each.ending for each in run(attempts(app_on(tmp_path)))] == [
+        "sleeping",
+        "sleeping",
+        "completed",
+    ]
+
+
+def test_a_store_that_refuses_to_put_a_run_away_has_it_executed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> Any:
+        app = waiting_app(tmp_path)
+        refused = 0
+
+        @app.run(version=1)
+        async def work(context: Context) -> Any:
+            return await context.wait_for("news")
+
+        async with app:
+            park = app.store.park_run
+
+            async def refuses(*args: Any, **options: Any) -> RunState:
+                nonlocal refused
+                refused += 1
+                if refused == 1:
+                    raise StorageError("not now")
+                return await park(*args, **options)
+
+            monkeypatch.setattr(app.store, "park_run", refuses)
+            handle = await app.start(work, run_id=RUN)
+            while not refused:
+                await asyncio.sleep(0)
+            await until_given_up(app)
+            await put_away(app)
+            await app.send(RUN, "news", 1)
+            return await handle.result()
+
+    assert run(scenario()) == 1
+
+
+def test_a_run_that_takes_what_it_waits_for_on_its_way_out_goes_on(tmp_path: Path) -> None:
+    """Code may hold up its cancellation, as task groups do for a moment."""
+
+    async def scenario() -> Any:
+        app = waiting_app(tmp_path)
+
+        @app.run(version=1)
+        async def work(context: Context) -> Any:
+            inner = asyncio.ensure_future(context.branch("inner").wait_for("news"))
+            try:
+                return await asyncio.shield(inner)
+            except asyncio.CancelledError:
+                await inner
+                raise
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            worker = app.engine._worker
+            assert worker is not None
+            await until_idle(app)
+            execution = worker._executions[RUN]
+            await until(lambda: execution.reason is not None)
+            await app.send(RUN, "news", 7)
+            return await handle.result()
+
+    assert run(scenario()) == 7
