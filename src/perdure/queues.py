@@ -33,7 +33,7 @@ class Queues(ABC):
         together, and `key_concurrency` how many with the same `key`; a run that sleeps or is
         suspended takes no place. `rate` is a number of runs and of seconds: no more begin within
         that time, wherever it starts, and going on is no beginning. What is not given is not
-        bounded. The limits are written when an App opens, and those of the last one hold for all.
+        bounded. A worker writes the limits when it opens, and those of the last one hold for all.
 
         Raises `InvalidOptions`.
         """

@@ -92,6 +92,7 @@ def test_of_eight_processes_that_answer_at_once_one_wins(folder: Path) -> None:
     winners = {line["run"]: line["winner"] for line in answers if line["won"]}
     assert len(winners) == sum(line["won"] for line in answers) == _ROUNDS
     assert all(line["winner"] == winners[line["run"]] for line in answers)
+    assert all(line["said"] == f"person {line['winner']}" for line in answers)
     results = {line["run"]: line["result"] for line in notes(folder / "results.log")}
     assert results == {run_id: f"person {winner}" for run_id, winner in winners.items()}
     assert len(notes(folder / "effects.log")) == _ROUNDS
@@ -196,4 +197,3 @@ def test_a_run_that_waits_is_killed_at_any_point(
         died = list(pool.map(survive, range(len(chosen))))
     # What is passed depends a little on what comes first.
     assert sum(died) >= 0.8 * len(chosen)
-

@@ -96,7 +96,8 @@ def test_the_commands_do_on_a_server_what_they_do_on_a_file(url: str, cli: Cli) 
 def test_approvals_and_messages_on_a_server(tmp_path: Path, cli: Cli) -> None:
     run(leave(asking(tmp_path)))
     assert document(cli("doctor", "--json"))["approvals"] == 2
-    one, other = document(cli("approvals", "--json"))["approvals"]
+    found = document(cli("approvals", "--json"))["approvals"]
+    one, other = sorted(found, key=lambda each: each["item_id"])
     assert (one["item_id"], other["item_id"]) == (REFUND, COURIER)
     for command, words in ((one["commands"][0], ()), (other["commands"][1], ("--by", "bo"))):
         typed = shlex.split(command.replace("TEXT", "lost"))

@@ -46,6 +46,12 @@ def _app(folder: Path, **options: Any) -> App:
         return await context.wait_for("go", timeout_seconds=seconds)
 
     @app.run(version=1)
+    async def twice(context: Context) -> None:
+        nap, branches = context.branch("a"), [context.branch("b"), context.branch("c")]
+        await context.wait_for("go")
+        await asyncio.gather(nap.sleep(60.0), *(branch.wait_for("go") for branch in branches))
+
+    @app.run(version=1)
     async def parent(context: Context) -> int:
         child = await context.start_child("listener", None, run_id="kid")
         return await child.result()
@@ -116,6 +122,26 @@ def test_a_message_ends_a_wait_by_the_command_that_is_shown(tmp_path: Path, cli:
     (message,) = shown["messages"]
     assert (message["taken_by"], message["payload"], shown["waits"]) == ("wait/1", [1], [])
     assert "\n  what      message go\n" in cli("show", RUN, "--operation", "wait/1")[1]
+
+
+def test_a_message_that_was_taken_ends_no_other_wait(tmp_path: Path, cli: Typed) -> None:
+    async def whole() -> float | None:
+        async with (app := _app(tmp_path)):
+            await app.start("twice", run_id=RUN)
+            await app.send(RUN, "go")
+            while not await app.store.list_operations(RUN):
+                await asyncio.sleep(0)
+            await put_away(app)
+            return (await app.find(RUN)).wake_at
+
+    until = moment(run(whole()))
+    first, *lines = cli("show", RUN)[1].splitlines()
+    assert first == f"run {RUN}  suspended, waits for 2 x message go, until {until} at most"
+    assert [line.split("  ")[0] for line in lines if line.startswith("branch.")] == [
+        "branch.a.1.sleep/1",
+        "branch.b.1.wait/1",
+        "branch.c.1.wait/1",
+    ]
 
 
 def test_a_run_that_waits_is_not_resumed_but_its_wait_may_be_ended(

@@ -264,6 +264,7 @@ def test_only_a_queue_that_somebody_declared_takes_runs(tmp_path: Path) -> None:
         gate = Gate()
         worker, starter = gate.app(tmp_path, concurrency=1), app_on(tmp_path)
         starter.run(version=1, name="work")(gate.work)
+        starter.queue("post", concurrency=3)
         async with starter.connect():
             with pytest.raises(UnknownQueue, match=r"'mail' in this store: declare it with app\."):
                 await starter.start("work", 1, run_id=RUN, queue="mail")
@@ -274,6 +275,10 @@ def test_only_a_queue_that_somebody_declared_takes_runs(tmp_path: Path) -> None:
                 assert await stands(worker, RunState.RUNNING) is RunState.RUNNING
                 gate.open.set()
                 assert await again.result() == 1
+            await starter.start("work", 2, queue="post")
+            async with gate.app(tmp_path, concurrency=2).connect() as looks:
+                limits = {row.name: row.limits.concurrency for row in await looks.queues()}
+            assert limits == {"mail": 1, "post": 3}, "only a worker changes limits"
 
     run(whole())
 

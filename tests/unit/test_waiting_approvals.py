@@ -104,7 +104,12 @@ def test_answers_that_are_none_are_refused_and_change_nothing(tmp_path: Path) ->
         async with app:
             handle = await app.start("pay", None, run_id=RUN)
             item = await asked(app)
-            for run_id, item_id in ((RUN, "2"), (RUN, ""), ("other", item.item_id), ("a b", "\x00")):
+            for run_id, item_id in (
+                (RUN, "2"),
+                (RUN, ""),
+                ("other", item.item_id),
+                ("a b", "\x00"),
+            ):
                 assert await app.approvals(run_id) in ([], [item])
                 with pytest.raises(UnknownApproval):
                     await app.resolve(run_id, item_id, Approve(), by="ada")

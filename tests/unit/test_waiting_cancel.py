@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from perdure import App, Context, RunState, operation
 from perdure.errors import RunCancelled
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import RUN, app_on, run, sql, until
-from tests.waiting import later, put_away, stands, waiting_app
+from tests.waiting import later, put_away, stands, ticks, waiting_app
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -57,10 +58,9 @@ def test_a_run_that_acts_is_cancelling_until_what_it_does_is_settled(tmp_path: P
 
         async def stubborn() -> str:
             acting.append("stubborn")
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await go.wait()
+            while not go.is_set():
+                with suppress(asyncio.CancelledError):
+                    await go.wait()
             return "landed"
 
         async def quick() -> str:
@@ -76,8 +76,7 @@ def test_a_run_that_acts_is_cancelling_until_what_it_does_is_settled(tmp_path: P
             handle = await app.start(work, run_id=RUN)
             await until(lambda: len(acting) == 2)
             states = [await handle.cancel()]
-            for _ in range(50):
-                await asyncio.sleep(0)
+            await ticks(app)
             states.append(await handle.status())
             go.set()
             with pytest.raises(RunCancelled):
@@ -195,8 +194,10 @@ def test_a_child_that_is_started_while_its_parent_is_cancelled_does_nothing(
             await app.start(work, run_id=RUN)
             await stands(app, RunState.CANCELLED)
             row = await app.store.read_run(CHILD)
-            return RunState.CANCELLED if row is None else await stands(
-                app, RunState.CANCELLED, RunState.COMPLETED, run_id=CHILD
+            return (
+                RunState.CANCELLED
+                if row is None
+                else await stands(app, RunState.CANCELLED, RunState.COMPLETED, run_id=CHILD)
             )
 
     assert run(scenario()) == RunState.CANCELLED

@@ -328,3 +328,26 @@ def test_a_child_that_needs_attention_is_waited_for(tmp_path: Path) -> None:
             return state, await asyncio.wait_for(handle.result(), 10)
 
     assert run(scenario()) == (RunState.SUSPENDED, "cancelled")
+
+
+def test_a_program_that_executes_only_its_own_run_executes_those_below_it(tmp_path: Path) -> None:
+    app = waiting_app(tmp_path)
+
+    @app.run(version=1)
+    async def nest(context: Context, depth: int) -> int:
+        if depth == 0:
+            return 1
+        one, two = [await context.start_child(nest, depth - 1) for _ in range(2)]
+        return await one.result() + await two.result()
+
+    async def others() -> None:
+        async with app.connect():
+            await app.start(nest, 0, run_id="others")
+
+    async def left() -> RunState:
+        async with app.connect():
+            return await app.handle("others").status()
+
+    run(others())
+    assert app.run_sync(nest, 2) == 4
+    assert run(left()) == RunState.PENDING

@@ -391,7 +391,7 @@ def test_a_message_says_what_an_operation_may_take(tmp_path: Path) -> None:
                 await app.send(RUN, "a", value)
             with pytest.raises(InvalidPayload):
                 await app.send(RUN, "a", object())
-            with pytest.raises(InvalidPayload, match="2 MiB|limit|bytes"):
+            with pytest.raises(InvalidPayload, match="message a"):
                 await app.send(RUN, "a", "x" * 3_000_000)
             async with stranger.connect():
                 with pytest.raises(InvalidPayload, match="Refund"):
@@ -419,3 +419,32 @@ def test_a_message_whose_class_nobody_knows_here_is_kept_for_who_does(tmp_path: 
         "needs_attention",
         "completed",
     ]
+
+
+def test_what_has_come_is_taken_without_waiting(tmp_path: Path) -> None:
+    async def scenario() -> tuple[Any, list[Any]]:
+        app = waiting_app(tmp_path)
+
+        @app.run(version=1)
+        async def work(context: Context) -> list[Any]:
+            told = [await context.take("news")]
+            for _ in range(2):
+                await context.wait_for("go")
+                told.append(await context.take("news"))
+            return told
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            for values in ((1, 2), (3,)):
+                await put_away(app)
+                for value in values:
+                    await app.send(RUN, "news", value)
+                await app.send(RUN, "go")
+                while not (await app.messages(RUN))[-1].taken_by:
+                    await asyncio.sleep(0)
+            result = await handle.result()
+            return result, [each.taken_by for each in await app.messages(RUN)]
+
+    result, taken_by = run(scenario())
+    assert result == [[], [1, 2], [3]]
+    assert taken_by[:2] == [("take", 2), ("take", 3)]

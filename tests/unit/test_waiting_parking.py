@@ -335,7 +335,9 @@ def test_a_long_delay_between_tries_is_spent_in_rows(tmp_path: Path) -> None:
         async with made(clock) as app:
             handle = app.handle(RUN)
             result = await handle.result()
-            (row,) = [each for each in await app.store.list_operations(RUN) if each.kind == "tool_call"]
+            (row,) = [
+                each for each in await app.store.list_operations(RUN) if each.kind == "tool_call"
+            ]
             return [*states, result, row.attempt]
 
     assert run(scenario()) == ["sleeping", "sleeping", "at last", 3]
@@ -406,3 +408,28 @@ def test_a_run_that_takes_what_it_waits_for_on_its_way_out_goes_on(tmp_path: Pat
             return await handle.result()
 
     assert run(scenario()) == 7
+
+
+def test_one_look_does_not_tell_that_a_run_only_waits(tmp_path: Path) -> None:
+    """Its code may be on its way from one task to another, which takes a few turns of the loop."""
+
+    async def scenario() -> list[bool]:
+        clock = ManualClock()
+        app = waiting_app(tmp_path, clock=clock, poll_seconds=3600.0)
+
+        @app.run(version=1)
+        async def work(context: Context) -> None:
+            await context.wait_for("news")
+
+        async with app:
+            await app.start(work, run_id=RUN)
+            worker = app.engine._worker
+            assert worker is not None
+            execution = worker._executions[RUN]
+            await until(lambda: execution._performer is not None)
+            performer = execution._performer
+            assert performer is not None
+            await until(lambda: performer.activity.idle() is not None)
+            return [execution.idles(clock, 0.0, at_once=True) for _ in range(2)]
+
+    assert run(scenario()) == [False, True]

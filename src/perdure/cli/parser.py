@@ -6,7 +6,9 @@ from typing import Any, Final, NoReturn
 from perdure.cli.answer import add_answers
 from perdure.cli.approvals import add_approvals
 from perdure.cli.exits import MEANINGS
+from perdure.cli.fork import add_fork
 from perdure.cli.key import add_key
+from perdure.cli.queues import add_queues
 from perdure.cli.reencrypt import add_reencrypt
 from perdure.cli.schedules import add_schedules
 from perdure.cli.send import add_send
@@ -69,6 +71,7 @@ def build_parser() -> Parser:
     add_key(commands, _add)
     add_reencrypt(commands, _add)
     add_schedules(commands, _add)
+    add_queues(commands, _add)
     runs = _add(commands, "runs", "list runs, newest first", store=True)
     states = [state.value for state in RunState]
     runs.add_argument("--state", choices=states, help="only runs in this state")
@@ -100,6 +103,7 @@ def build_parser() -> Parser:
     add_approvals(commands, _add)
     add_answers(commands, _add)
     add_send(commands, _add)
+    add_fork(commands, _add)
     _add_erase(commands)
     _add_archive(commands)
     _add_effects(commands)
@@ -216,6 +220,15 @@ def _add_start(commands: Any) -> None:
         type=positive(float),
         metavar="SECONDS",
         help="how long it may take from now on, waits included; then it fails",
+    )
+    start.add_argument("--queue", metavar="NAME", help="the queue that it waits in (none)")
+    start.add_argument("--key", metavar="KEY", help="what the queue bounds by itself, if it does")
+    start.add_argument(
+        "--priority",
+        type=int,
+        default=0,
+        metavar="N",
+        help="those with a higher one are claimed first (0)",
     )
     start.add_argument("--wait", action="store_true", help="wait for the result and print it")
 

@@ -62,6 +62,7 @@ def describe(row: RunRow) -> dict[str, Any]:
         "wake_at": instant(row.wake_at),
         "deadline_at": instant(row.deadline_at),
         "parent": row.parent,
+        "queued": row.queued,
         "input_sha256": row.input_sha256.hex() or None,
         "result": result,
         "unreadable": unreadable,

@@ -41,6 +41,9 @@ async def _start(app: App, given: Any, options: argparse.Namespace, screen: Scre
             run_id=options.run_id,
             version=options.version,
             deadline_seconds=options.deadline_seconds,
+            queue=options.queue,
+            key=options.key,
+            priority=options.priority,
         )
         if options.wait:
             return await _wait(app, handle, options.target, screen)
@@ -82,19 +85,19 @@ async def _wait(app: App, handle: RunHandle[Any], target: str, screen: Screen) -
 async def _result(app: App, handle: RunHandle[Any], screen: Screen) -> None:
     """Wait for a run to end; say what it waits for while it is put away, and how to end that."""
     ended = asyncio.ensure_future(handle.result())
-    told = ""
+    told = set[str]()
     try:
         while not (await asyncio.wait([ended], timeout=_PAUSE_SECONDS))[0]:
             row = await app.find(handle.run_id)
             if screen.as_json or row.state not in PARKED:
                 continue
             waiting = await read_waiting(app, row)
-            stands = f"run {row.run_id} is {row.state.value}{standing(row, waiting)}"
-            if False:
-                screen.note(stands)
+            places = {f"{each.step_id}/{each.sequence}" for each in waiting.waits}
+            if not places <= told:
+                screen.note(f"run {row.run_id} is {row.state.value}{standing(row, waiting)}")
                 for way in endings(row.run_id, waiting, screen.place):
                     screen.note(f"  {way}")
-            told = stands
+            told |= places
         await ended
     finally:
         ended.cancel()

@@ -127,6 +127,8 @@ def _since(timer: TimerRow) -> float | None:
 
 def standing(row: RunRow, waiting: Waiting) -> str:
     """Return what goes behind the state of a run that nobody executes; empty for any other."""
+    if row.state is RunState.PENDING and row.queued is not None:
+        return f" in queue {row.queued.queue}"
     if row.state is RunState.SLEEPING:
         return f" until {moment(row.wake_at)}"
     if row.state is not RunState.SUSPENDED:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from perdure.clock import Clock
@@ -73,11 +73,7 @@ class ChildRuns:
 
     async def family(self, run_id: str) -> Sequence[str]:
         """Return a run and all that were started below it."""
-        found = [run_id]
-        for each in found:
-            rows = await self._store.list_children(each, limit=_MOST_CHILDREN)
-            found += [row.run_id for row in rows]
-        return found
+        return await with_children(self._store, [run_id])
 
     async def end_of(self, run_id: str) -> Outcome:
         """Return what a run that has ended came to: its output, or why there is none."""
@@ -91,3 +87,11 @@ class ChildRuns:
             return Failure("RunCancelled", message=f"run {run_id} was {row.state.value}")
         problem = row.problem
         return Failure(problem.code, type_name=problem.type_name, message=problem.message)
+
+
+async def with_children(store: RunStore, run_ids: Iterable[str]) -> Sequence[str]:
+    """Return some runs and all that were started from inside of them, however deep."""
+    found = [*run_ids]
+    for run_id in found:
+        found += [row.run_id for row in await store.list_children(run_id, limit=_MOST_CHILDREN)]
+    return found

@@ -104,7 +104,7 @@ class Engine:
 
         With `only_started`, only those that this engine is asked to start.
         """
-        await self._registry.queues.write(self.store)
+        await self._registry.queues.open(self.store, work=work and not only_started)
         if work:
             self._worker = Worker(
                 self.store,

@@ -38,7 +38,7 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
 class QueueRow(msgspec.Struct, frozen=True):
     """A queue as it stands.
 
-    `limits` are as the App that was opened last declares them. `pending` runs wait for a worker,
+    `limits` are as the worker that was opened last declares them. `pending` runs wait for a worker,
     and `running` ones are executed; those that sleep or are suspended are neither.
     """
 
@@ -91,16 +91,28 @@ class DeclaredQueues:
             raise InvalidOptions(f"there is a queue {name!r} already: declare it once")
         self._declared[name] = limits
 
-    async def write(self, store: QueueStore) -> None:
-        """Write the queues to a store. Durable when it returns: the queues, fsynced."""
+    async def open(self, store: QueueStore, *, work: bool) -> None:
+        """Take a store for that of the App; a worker writes what is declared.
+
+        Whoever does not work leaves the limits of the workers as they are.
+
+        Durable when it returns: the queues of a worker, fsynced.
+        """
         self._known = set()
-        for name, limits in self._declared.items():
+        for name, limits in self._declared.items() if work else ():
             await store.declare_queue(name, limits)
             self._known.add(name)
 
     async def check(self, store: QueueStore, name: str) -> None:
-        """Raise `UnknownQueue` where a store has no queue of a name. None ever goes."""
+        """Raise `UnknownQueue` for a queue that is neither declared nor there. None ever goes.
+
+        Durable when it returns: the queue, fsynced.
+        """
+        if name in self._known:
+            return
+        self._known = {row.name for row in await store.list_queues()}
         if name not in self._known:
-            self._known |= {row.name for row in await store.list_queues()}
-        if name not in self._known:
-            raise UnknownQueue(name)
+            if name not in self._declared:
+                raise UnknownQueue(name)
+            await store.declare_queue(name, self._declared[name])
+            self._known.add(name)

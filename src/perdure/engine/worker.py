@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.engine.children import with_children
 from perdure.engine.execution import Execution, StopReason, tell
 from perdure.engine.lease import Lease
 from perdure.engine.options import WorkerOptions
@@ -131,9 +132,7 @@ class Worker:
             if execution.reason is None and execution.late(now):
                 # Once: its code may still clean up.
                 execution.stop(StopReason.DEADLINE)
-            elif execution.idles(
-                self._clock, self._options.linger_seconds, at_once=at_once
-            ):
+            elif execution.idles(self._clock, self._options.linger_seconds, at_once=at_once):
                 execution.drain(StopReason.WAITING)
 
     async def _reconcile(self) -> None:
@@ -230,7 +229,8 @@ class Worker:
             return
         limit = self._free
         with self._places(limit):
-            only = None if self._wanted is None else sorted(self._wanted)
+            wanted = self._wanted
+            only = None if wanted is None else await with_children(self._store, wanted)
             claims = await self._store.claim_runs(holder, self._registry.served(), limit, only)
             self._backlog = len(claims) == limit
             for claim in claims:

@@ -38,6 +38,13 @@
     ├── StorageError          the place where runs live
     │   ├── InvalidUrl, MissingExtra, SchemaTooNew, KeyUnavailable
     │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
+    ├── SessionError          what people see of runs; each has the code and status of the wire
+    │   ├── InvalidSessionMessage                        a message of a channel is malformed
+    │   ├── SessionBadRequest, InvalidSessionArgument    a call cannot be made so, or not now
+    │   ├── SessionClosed, SessionForbidden, SessionCancelled
+    │   ├── SubscriptionFailed, ChannelNotReady, ContinuityLost, HistoryFailed    the channel
+    │   ├── LifecycleNotPublished, SendFailed, MissingSerial, StreamNotRepaired   not published
+    │   └── StreamFailed, RunNotObserved, CancelListenerFailed   a run cannot go on so
     └── CommandError          what was typed on the command line cannot be done
 
 Three signals are not errors of the program and derive from `BaseException`, so that an
@@ -141,6 +148,26 @@ from perdure.errors.runs import (
     UnknownSchedule,
     WaitTimedOut,
 )
+from perdure.errors.session import (
+    CancelListenerFailed,
+    ChannelNotReady,
+    ContinuityLost,
+    HistoryFailed,
+    InvalidSessionArgument,
+    InvalidSessionMessage,
+    LifecycleNotPublished,
+    MissingSerial,
+    RunNotObserved,
+    SendFailed,
+    SessionBadRequest,
+    SessionCancelled,
+    SessionClosed,
+    SessionError,
+    SessionForbidden,
+    StreamFailed,
+    StreamNotRepaired,
+    SubscriptionFailed,
+)
 from perdure.errors.signals import (
     LeaseLost,
     RunParked,
@@ -165,9 +192,12 @@ __all__ = [
     "ApprovalChanged",
     "ApprovalClosed",
     "BudgetExceeded",
+    "CancelListenerFailed",
+    "ChannelNotReady",
     "CheckpointConflict",
     "CheckpointTooLarge",
     "CommandError",
+    "ContinuityLost",
     "DeadlineExceeded",
     "DuplicateOperation",
     "DurableMcpEventsRequireRouting",
@@ -182,6 +212,7 @@ __all__ = [
     "EngineClosed",
     "ForeignTask",
     "ForkRepeats",
+    "HistoryFailed",
     "InputDigestMismatch",
     "InvalidApprovalRequest",
     "InvalidApprovalResponse",
@@ -200,17 +231,21 @@ __all__ = [
     "InvalidPayload",
     "InvalidRecord",
     "InvalidRetryRequest",
+    "InvalidSessionArgument",
+    "InvalidSessionMessage",
     "InvalidToolRequest",
     "InvalidToolResponse",
     "InvalidUrl",
     "JournalError",
     "KeyUnavailable",
     "LeaseLost",
+    "LifecycleNotPublished",
     "MessageConflict",
     "MessageTaken",
     "MissingExtra",
     "MissingHandler",
     "MissingMcpClientCapability",
+    "MissingSerial",
     "NotErasable",
     "NotInRun",
     "OperationFailed",
@@ -224,12 +259,19 @@ __all__ = [
     "RunError",
     "RunFailed",
     "RunNeedsAttention",
+    "RunNotObserved",
     "RunParked",
     "RunSignal",
     "RunStopped",
     "RuntimeRecordMismatch",
     "SchemaTooNew",
+    "SendFailed",
     "SensitiveMcpHeader",
+    "SessionBadRequest",
+    "SessionCancelled",
+    "SessionClosed",
+    "SessionError",
+    "SessionForbidden",
     "StaleCheckpoint",
     "StaleDecision",
     "StorageBusy",
@@ -238,6 +280,9 @@ __all__ = [
     "StorageFull",
     "StorageMissing",
     "StorageReadOnly",
+    "StreamFailed",
+    "StreamNotRepaired",
+    "SubscriptionFailed",
     "UnaskedOperation",
     "UndeclaredOrigins",
     "UnknownApproval",

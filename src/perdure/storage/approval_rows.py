@@ -3,7 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from perdure.approvals import (
+    Answer,
     Approval,
     ApprovalKind,
     NewAnswer,
@@ -11,7 +14,13 @@ from perdure.approvals import (
     decode_answer,
     encode_answer,
 )
-from perdure.errors import AlreadyResolved, ApprovalChanged, ApprovalClosed, UnknownApproval
+from perdure.errors import (
+    AlreadyResolved,
+    ApprovalChanged,
+    ApprovalClosed,
+    StorageCorrupt,
+    UnknownApproval,
+)
 from perdure.storage.rows import signed, unsigned
 from perdure.storage.vault import Vault
 from perdure.wording import printable
@@ -73,7 +82,8 @@ def approval_of(vault: Vault, row: Sequence[Any]) -> Approval:
     place = arguments_of(run_id, item_id, kind, name)
     answer = None
     if stored is not None:
-        answer = decode_answer(vault.unseal(bytes(stored), reply_of(run_id, item_id, by)))
+        said = reply_of(run_id, item_id, by)
+        answer = _answer(vault.unseal(bytes(stored), said), said)
     return Approval(
         run_id,
         item_id,
@@ -88,6 +98,15 @@ def approval_of(vault: Vault, row: Sequence[Any]) -> Approval:
         answered_at=at,
         asked_by=(step_id, unsigned(sequence)),
     )
+
+
+def _answer(document: bytes, place: str) -> Answer:
+    try:
+        return decode_answer(document)
+    except msgspec.DecodeError as error:
+        raise StorageCorrupt(
+            f"{place.partition('|')[0]} is damaged in the database; restore it from a backup"
+        ) from error
 
 
 def check_answerable(

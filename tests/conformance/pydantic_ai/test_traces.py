@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
@@ -10,17 +11,21 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from pydantic_ai import Agent, ModelRetry, RunContext, Tool, ToolOutput
+from pydantic_ai import Agent, ModelRetry, RunContext, Tool, ToolDefinition, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError, ModelServerError, UnexpectedModelBehavior
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import AgentStreamEvent
+from pydantic_ai.toolsets import ExternalToolset
 
 from perdure import Context, RetryPolicy
 from perdure.adapters.pydantic_ai import Durable
+from perdure.approvals import Answer, Approve, Deny, Result
 from perdure.journal import Invocation
 from perdure.perform import Performer
 from perdure.testing.scripted import Call, Reply, ScriptedModel, Trouble
 from tests.conformance.pydantic_ai.journal import MemoryJournal
+from tests.harness import run
+from tests.waiting import waiting_app
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "agent" / "traces.jsonl"
 TRACES: dict[str, Any] = {
@@ -37,12 +42,15 @@ DIFFERENT = {
     "retry/no-backoff-no-timer": "the same, and each retry has a delay, if one of 0 ms",
 }
 WAITS = {
-    "approval/approve": "decisions as operations",
-    "approval/worker-overrides": "decisions as operations",
-    "approval/checkpoint": "decisions as operations",
     "event/application": "events that the code of a run delivers",
     "mcp/identities-and-errors": "requests to MCP servers without an agent",
 }
+ANSWERED: dict[str, Answer] = {
+    "approval/approve": Approve(),
+    "approval/worker-overrides": Deny(),
+    "approval/checkpoint": Deny(),
+}
+"""What is answered where a publication needs approval; something else is done elsewhere."""
 Identity = tuple[str, str, int]
 ADDED = {
     "mcp.list.": "what a server offers is recorded, since a replay must offer the same",
@@ -88,14 +96,18 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.journal = MemoryJournal()
         self._asked: list[Identity] = []
-        for name in ("perform", "delay"):
+        for name in ("perform", "delay", "wait_for"):
             monkeypatch.setattr(Performer, name, self._watched(getattr(Performer, name)))
 
     def execute(self, code: Callable[[Context], Awaitable[Any]]) -> list[Identity]:
         """Execute code and return what it asked for, but for what runs here add."""
-        self._asked.clear()
+        self.forget()
         self.journal.run(code)
         return self.asked()
+
+    def forget(self) -> None:
+        """Forget what was asked for so far: an execution begins."""
+        self._asked.clear()
 
     def asked(self) -> list[Identity]:
         """Return what the last execution asked for."""
@@ -193,7 +205,7 @@ EQUIVALENTS: dict[str, Callable[[str], Agent[None, Any]]] = {
 
 def test_every_trace_is_reproduced_or_said_why_not() -> None:
     assert len(TRACES) == 20
-    left = {**SPECIFIC, **DIFFERENT, **WAITS}
+    left = {**SPECIFIC, **DIFFERENT, **WAITS, **ANSWERED}
     assert EQUIVALENTS.keys() | left.keys() == TRACES.keys()
     assert not EQUIVALENTS.keys() & left.keys()
 
@@ -218,6 +230,45 @@ def test_an_equivalent_run_has_the_identities_of_the_trace(traced: Run, name: st
             assert traced.asked() == expected
     assert traced.journal.executed == 0
     assert identities(name, "replayed") in ([], expected)
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_calls_that_wait_have_the_identities_of_the_trace(
+    traced: Run, tmp_path: Path, name: str
+) -> None:
+    """All are asked for at once here, and a turn goes on as it began: by requests or streams."""
+    elsewhere = ToolDefinition(name="poll", parameters_json_schema={"type": "object"})
+
+    async def turn() -> list[Identity]:
+        app = waiting_app(tmp_path)
+        asked = agent(name, toolsets=[ExternalToolset([elsewhere], id="elsewhere")])
+        asked.tool_plain(name="read")(lambda n: n)
+        asked.tool_plain(name="publish", requires_approval=True)(lambda n: n)
+
+        @app.run(version=1)
+        async def publish(context: Context) -> str:
+            traced.forget()
+            return (await asked.run("go")).output
+
+        async with app:
+            handle = await app.start(publish)
+            while len(await app.approvals()) < 2:
+                await asyncio.sleep(0)
+            await app.resolve(handle.run_id, "3", ANSWERED[name], by="ada")
+            await app.resolve(handle.run_id, "4", Result("polled"), by="depot")
+            assert await handle.result() == "published"
+        return traced.asked()
+
+    expected = [
+        ("model_request", "model.request", number)
+        if kind == "model_stream"
+        else (kind, step, number)
+        for kind, step, number in identities(name, "executed")
+    ]
+    asked = run(turn())
+    assert sorted(asked) == sorted(expected)
+    if name != "approval/approve":
+        assert asked == expected
 
 
 def test_calls_beside_an_output_have_the_numbers_that_the_trace_says(traced: Run) -> None:

@@ -14,10 +14,10 @@ from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunCon
 from pydantic_ai.capabilities import HandleDeferredToolCalls, RequestInput
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import AgentStreamEvent, ModelMessage, RetryPromptPart, ToolReturnPart
-from pydantic_ai.toolsets import ExternalToolset
 from pydantic_ai.tools import ToolDenied
+from pydantic_ai.toolsets import ExternalToolset
 
-from perdure import App, Context, RunState
+from perdure import App, Context, OperationIdentity, RunState, effect
 from perdure.adapters.pydantic_ai import Durable
 from perdure.approvals import Approval, ApprovalKind, Approve, Deny, Result
 from perdure.errors import AlreadyResolved, MessageConflict, RunFailed
@@ -128,13 +128,19 @@ def test_two_of_three_calls_and_one_made_elsewhere_are_answered_by_different_pro
             await app.start("turn", run_id=RUN)
             items = await asked(app, 3)
             await put_away(app)
-            said = {item: (each.name, each.kind, each.arguments_json) for item, each in items.items()}
+            said = {
+                item: (each.name, each.kind, each.arguments_json) for item, each in items.items()
+            }
             assert said == {
                 "1": ("refund", ApprovalKind.APPROVAL, b'{"order":1}'),
                 "3": ("refund", ApprovalKind.APPROVAL, b'{"order":3}'),
                 "4": ("ship", ApprovalKind.EXTERNAL, b'{"order":4}'),
             }
-        answers = {"4": Result({"parcel": 7}), "1": Deny("not this one"), "3": Approve({"order": 33})}
+        answers = {
+            "4": Result({"parcel": 7}),
+            "1": Deny("not this one"),
+            "3": Approve({"order": 33}),
+        }
         for item, answer in answers.items():
             # Partial answers wait for the rest, in whichever order and process they come.
             async with desk.app() as app:
@@ -151,7 +157,9 @@ def test_two_of_three_calls_and_one_made_elsewhere_are_answered_by_different_pro
 
     assert run(scenario()) == ["looked 2", "not this one", "refunded 33", "{'parcel': 7}"]
     assert desk.done == {"request": 2, "look 2": 1, "refund 33": 1}
-    places = [place for place in run(keys(desk.app())) if place[0] in ("approval.resume", "tool.call")]
+    places = [
+        place for place in run(keys(desk.app())) if place[0] in ("approval.resume", "tool.call")
+    ]
     assert sorted(places) == [
         ("approval.resume", 1),
         ("approval.resume", 3),
@@ -223,18 +231,39 @@ def test_nobody_answers_in_time(tmp_path: Path) -> None:
     assert desk.done == {"request": 2}
 
 
-def test_an_agent_that_does_not_wait_ends_with_what_it_asks_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [{}, {"wait_for_answers": False}], ids=repr)
+def test_an_agent_that_does_not_wait_ends_with_what_it_asks_for(
+    tmp_path: Path, durable: dict[str, Any]
+) -> None:
+    """It does not by default where it can say so."""
     desk = Desk(tmp_path)
 
     async def scenario() -> list[str]:
         options: dict[str, Any] = {
-            "durable": {"wait_for_answers": False},
+            "durable": durable,
             "output_type": [str, DeferredToolRequests],
         }
         async with desk.app(**options) as app:
             return await (await app.start("turn", run_id=RUN)).result()
 
     assert run(scenario()) == ["deferred 2"]
+
+
+def test_an_agent_that_could_say_so_waits_where_it_is_to(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Call("refund", {"order": 1}))
+
+    async def scenario() -> list[str]:
+        options: dict[str, Any] = {
+            "durable": {"wait_for_answers": True},
+            "output_type": [str, DeferredToolRequests],
+        }
+        async with desk.app(**options) as app:
+            handle = await app.start("turn", run_id=RUN)
+            await asked(app, 1)
+            await app.resolve(RUN, "1", Approve(), by="ada")
+            return await handle.result()
+
+    assert run(scenario()) == ["refunded 1"]
 
 
 def test_an_agent_inside_a_tool_does_not_wait(tmp_path: Path) -> None:
@@ -348,6 +377,32 @@ def test_the_sdks_request_for_input_waits_in_rows_and_asks_once(tmp_path: Path, 
     assert len(ask.tokens) == 1
 
 
+def test_an_agent_inside_a_tool_asks_nobody_for_input_that_it_cannot_wait_for(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path, Call("refund", {"order": 1}))
+    ask = Asker()
+
+    async def scenario() -> Any:
+        app = waiting_app(tmp_path)
+        inner = desk.agent(RequestInput(ask=ask))
+
+        @operation(read_only=True)
+        async def delegate() -> str:
+            return (await inner.run("Go.")).output
+
+        @app.run(version=1)
+        async def turn(context: Context) -> str:
+            return await context.call(delegate)
+
+        async with app:
+            with pytest.raises(RunFailed, match="inside of a tool"):
+                await (await app.start(turn)).result()
+
+    run(scenario())
+    assert ask.tokens == []
+
+
 def test_an_event_that_fails_for_no_reason_fails(tmp_path: Path) -> None:
     desk = Desk(tmp_path, Call("refund", {"order": 1}, "c-1"))
     ask = Asker()
@@ -360,6 +415,41 @@ def test_an_event_that_fails_for_no_reason_fails(tmp_path: Path) -> None:
             return await handle.result()
 
     assert run(scenario())[0].startswith("No decision")
+
+
+def test_agents_in_branches_and_turns_ask_under_ids_of_their_own(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Call("refund", {"order": 1}))
+
+    def made() -> App:
+        app = waiting_app(tmp_path)
+        agent = desk.agent()
+
+        async def turn(branch: Context) -> list[str]:
+            branch.enter()
+            return told((await agent.run("Go.")).all_messages())
+
+        @app.run(version=1, name="turn")
+        async def turns(context: Context) -> list[list[str]]:
+            branches = [context.branch("law"), context.branch("tax")]
+            both = await asyncio.gather(*(turn(branch) for branch in branches))
+            return [*both, await turn(context), await turn(context)]
+
+        return app
+
+    async def scenario() -> tuple[list[str], list[list[str]]]:
+        ids: list[str] = []
+        async with made() as app:
+            handle = await app.start("turn", run_id=RUN)
+            for count in (2, 1, 1):
+                items = await asked(app, count)
+                for item in reversed(items):
+                    await app.resolve(RUN, item, Deny(item), by="ada")
+                ids += items
+            return ids, await handle.result()
+
+    ids, result = run(scenario())
+    assert ids == ["branch.law.1.1", "branch.tax.1.1", "1", "agent.2.1"]
+    assert result == [[each] for each in ids]
 
 
 def test_an_approved_call_that_is_cut_short_is_settled_and_not_made_again(tmp_path: Path) -> None:
@@ -404,6 +494,52 @@ def test_an_approved_call_that_is_cut_short_is_settled_and_not_made_again(tmp_pa
     assert run(scenario()) == [RunState.NEEDS_ATTENTION, "ada", 1]
 
 
+def test_an_approved_call_that_a_target_drops_repeats_of_is_sent_again_under_its_key(
+    tmp_path: Path,
+) -> None:
+    """T28: where the second attempt settles the first one, nobody is asked again."""
+    keys_sent: list[str] = []
+    acting = asyncio.Event()
+
+    @effect(support="idempotent")
+    async def refund(order: int, operation: OperationIdentity) -> str:
+        keys_sent.append(operation.operation_key)
+        if len(keys_sent) == 1:
+            acting.set()
+            await asyncio.Event().wait()
+        return f"refunded {order}"
+
+    def made() -> App:
+        app = waiting_app(tmp_path)
+        agent = Agent[None, str](
+            ScriptedModel([Reply(calls=[Call("refund", {"order": 1})]), "Done."]),
+            name="desk",
+            capabilities=[Durable()],
+        )
+        agent.tool_plain(requires_approval=True)(refund)
+
+        @app.run(version=1, name="turn")
+        async def turn(context: Context) -> list[str]:
+            return told((await agent.run("Go.")).all_messages())
+
+        return app
+
+    async def scenario() -> list[str]:
+        async with made() as app:
+            await app.start("turn", run_id=RUN)
+            await asked(app, 1)
+            await app.resolve(RUN, "1", Approve(), by="ada")
+            await acting.wait()
+        async with made() as app:
+            result = await app.handle(RUN).result()
+            assert len(await app.approvals(RUN, open_only=False)) == 1
+            return result
+
+    assert run(scenario()) == ["refunded 1"]
+    assert len(keys_sent) == 2
+    assert len({*keys_sent}) == 1
+
+
 def test_a_streaming_agent_shows_each_call_once(tmp_path: Path) -> None:
     """T59: asked for, answered, begun and ended, once for each call, over all restarts."""
     desk = Desk(tmp_path)
@@ -429,4 +565,3 @@ def test_a_streaming_agent_shows_each_call_once(tmp_path: Path) -> None:
     assert shown["function_tool_result"] == 4
     assert shown["deferred_tool_requests"] == 1
     assert shown["deferred_tool_results"] == 1
-

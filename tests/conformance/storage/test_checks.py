@@ -47,7 +47,7 @@ BROKEN = [
         "ORDER BY run_number DESC",
         "queue.waiting_runs_are_claimed_oldest_first_and_once",
     ),
-    ("claim_runs", "AND queue IS NULL", "", NO_MORE),
+    ("claim_runs", "AND queue IS NULL", "", "queues.a_full_queue_keeps_nobody_else_waiting"),
     ("open_queues", "NOT paused", "1", "queues.a_full_queue_keeps_nobody_else_waiting"),
     ("open_queues", "('running', 'cancelling')", "('running')", NO_MORE),
     (

@@ -201,9 +201,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
     def get_ordering(self) -> CapabilityOrdering:
         """Return that this is innermost, and asked for answers after whoever else has some."""
-        return CapabilityOrdering(
-            position="innermost", wrapped_by=(ModelFallback, RequestInput)
-        )
+        return CapabilityOrdering(position="innermost", wrapped_by=(ModelFallback, RequestInput))
 
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests

@@ -47,6 +47,11 @@ class EventWaiter(ExternalEventWaiter):
     ) -> JsonValue:
         """Ask once, and unless that answered, return what the token is resolved with."""
         run = self._run
+        if run.context.nested:
+            raise UserError(
+                f"an agent inside of a tool cannot wait for {name!r}, which comes from outside: it"
+                " would hold its worker; have the agent wait that the tool is of"
+            )
         step = f"{run.prefix}event.{name_of(name)}"
         number = run.count(step)
         message = message_named(run.context.place(step), number)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from perdure.session.codec import FoldedMessage
+from perdure.session.nodes import InputNode, Node, RunNode
+from perdure.session.tree import Tree
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A node on the branch that is shown, and those of its messages that are."""
+
+    node: Node
+    messages: Sequence[FoldedMessage]
+
+
+def visible_branch(tree: Tree, chosen: Mapping[str, int]) -> list[Shown]:
+    """Return what is shown of a conversation, from its first message to its last.
+
+    Of nodes that stand in for one another one is shown: the one that was chosen last, by the
+    rank that `chosen` has for its key, or else the newest. Those are runs on the same message, and
+    inputs on the same message of which one was put in the place of the other. A run that was left
+    for another is not shown at all, nor is what follows only what is not shown.
+    """
+    return _Walk(tree, chosen).shown
+
+
+class Siblings:
+    """The nodes of a tree that stand in for one another, by the key of each."""
+
+    def __init__(self, tree: Tree, chosen: Mapping[str, int]) -> None:
+        self._tree = tree
+        self._chosen = chosen
+        self._groups: dict[object, list[Node]] = {}
+        for node in tree.nodes:
+            if not tree.is_superseded(node.key):
+                self._groups.setdefault(self._group(node), []).append(node)
+
+    def selected(self, node: Node) -> Node:
+        """Return the one of a node and its siblings that is to be shown."""
+        return self.choose(self._groups.get(self._group(node), [node]))
+
+    def choose(self, nodes: Sequence[Node]) -> Node:
+        """Return the node that was chosen last, or else the last."""
+        ranked = [node for node in nodes if node.key in self._chosen]
+        return max(ranked, key=lambda node: self._chosen[node.key], default=nodes[-1])
+
+    def _group(self, node: Node) -> object:
+        if isinstance(node, RunNode):
+            return ("run", node.parent) if node.parent else ("run", None, node.key)
+        return ("input", node.parent, self._original(node).key)
+
+    def _original(self, node: InputNode) -> InputNode:
+        """Return the input that a chain of edits began with."""
+        seen = {node.key}
+        while node.fork_of and node.fork_of not in seen:
+            seen.add(node.fork_of)
+            source = self._tree.input(node.fork_of)
+            if source is None or source.parent != node.parent:
+                break
+            node = source
+        return node
+
+
+class _Walk:
+    def __init__(self, tree: Tree, chosen: Mapping[str, int]) -> None:
+        self._tree = tree
+        self._siblings = Siblings(tree, chosen)
+        self._inside = _regenerators(tree)
+        self._elsewhere = {run.key for runs in self._inside.values() for run in runs}
+        self.shown: list[Shown] = []
+        on_path: set[str] = set()
+        for node in tree.nodes:
+            if tree.is_superseded(node.key) or node.key in self._elsewhere:
+                continue
+            parent = tree.owner(node.parent) if node.parent else None
+            orphaned = parent is not None and parent is not node and parent.key not in on_path
+            if not orphaned and self._siblings.selected(node) is node:
+                for shown in self._emit(node):
+                    self.shown.append(shown)
+                    on_path.add(shown.node.key)
+
+    def _emit(self, node: Node) -> Iterator[Shown]:
+        """Yield a node, cut off where a part of it was regenerated and that is to be shown."""
+        messages = node.messages()
+        for index, message in enumerate(messages):
+            runs = self._inside.get((node.key, message.codec_message_id))
+            if runs and (instead := self._siblings.choose([node, *runs])) is not node:
+                yield Shown(node, messages[:index])
+                yield from self._emit(instead)
+                return
+        yield Shown(node, messages)
+
+
+def _regenerators(tree: Tree) -> dict[tuple[str, str], list[Node]]:
+    """Return the runs that replace a run from a message on, by the run and that message.
+
+    Such a run follows the message before. One that replaces a whole run is a sibling of it.
+    """
+    found: dict[tuple[str, str], list[Node]] = {}
+    for node in tree.nodes:
+        if not isinstance(node, RunNode) or not node.regenerates or not node.parent:
+            continue
+        replaced = tree.owner(node.parent)
+        if not isinstance(replaced, RunNode) or replaced is node:
+            continue
+        ids = [message.codec_message_id for message in replaced.messages()]
+        if node.regenerates in ids[1:] and ids[ids.index(node.regenerates) - 1] == node.parent:
+            found.setdefault((replaced.key, node.regenerates), []).append(node)
+    return found

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.session.message import WireMessage
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A chunk that an agent put out for the message `message_id`.
+
+    `domain_id` is the id that people's code knows the message by, where the wire repeats it.
+    """
+
+    message_id: str
+    chunk: dict[str, Any]
+    domain_id: str = ""
+
+
+class Input(msgspec.Struct, frozen=True):
+    """What somebody sent for the message `message_id`: a new one, or one that an agent wrote."""
+
+    message_id: str
+    kind: str
+    payload: dict[str, Any]
+    role: str = "user"
+
+
+Event = Output | Input
+
+
+class FoldedMessage(msgspec.Struct, frozen=True):
+    """A message of a conversation, as code of users has it; `message` is not to be changed."""
+
+    codec_message_id: str
+    message: dict[str, Any]
+
+
+class Projection(Protocol):
+    """What the events of one node add up to, in their order."""
+
+    def fold(self, event: Event) -> None:
+        """Add an event. Nothing of it is changed, and it may be folded again elsewhere."""
+        ...
+
+    def messages(self) -> Sequence[FoldedMessage]:
+        """Return the messages so far. Later events do not change what was returned."""
+        ...
+
+
+class Codec(Protocol):
+    """What the data of messages mean: how they read as events, and what events add up to."""
+
+    def decode(
+        self, message: WireMessage, *, before: WireMessage | None = None
+    ) -> Sequence[Event] | None:
+        """Return the events that a message stands for.
+
+        With `before`, an earlier state of the message that was decoded, return what it adds to
+        that; None where it does not just continue it.
+        """
+        ...
+
+    def projection(self) -> Projection:
+        """Return the empty projection."""
+        ...

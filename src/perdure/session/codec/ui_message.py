@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.session.codec.port import Event, Output, Projection
+from perdure.session.codec.ui_inputs import decode_input
+from perdure.session.codec.ui_outputs import discrete_chunks, stream_chunks
+from perdure.session.codec.ui_projection import UiProjection
+from perdure.session.headers import AI_INPUT, AI_OUTPUT, CODEC_MESSAGE_ID
+from perdure.session.message import WireMessage
+
+
+class UiMessageCodec:
+    """Reads messages as UI messages and the chunks of UI message streams, as `useChat` has them."""
+
+    def decode(
+        self, message: WireMessage, *, before: WireMessage | None = None
+    ) -> Sequence[Event] | None:
+        """Return the events of a message, or what it adds to an earlier state of it."""
+        if message.name == AI_INPUT:
+            return decode_input(message) if before is None else None
+        message_id = message.header(CODEC_MESSAGE_ID)
+        if message.name != AI_OUTPUT or not message_id:
+            return []
+        if message.streamed:
+            chunks = stream_chunks(message, before)
+        else:
+            chunks = discrete_chunks(message) if before is None else None
+        if chunks is None:
+            return None
+        domain_id = message.codec.get("messageId", "")
+        return [Output(message_id, chunk, domain_id) for chunk in chunks]
+
+    def projection(self) -> Projection:
+        """Return the empty projection."""
+        return UiProjection()
