@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from perdure import App, RunState
+from perdure import App, Context, RunState
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import RUN, app_on, until
 
@@ -16,6 +16,17 @@ WAITING = (RunState.SLEEPING, RunState.SUSPENDED)
 def waiting_app(folder: Path, **options: Any) -> App:
     """Return an App whose runs are put away as soon as they only wait."""
     return app_on(folder, **{"linger_seconds": 0.0, **options})
+
+
+def listening(folder: Path, *names: str, **options: Any) -> App:
+    """Return an App whose one function waits for messages of these names, in turn."""
+    app = waiting_app(folder, **options)
+
+    @app.run(version=1)
+    async def listen(context: Context) -> list[Any]:
+        return [await context.wait_for(name) for name in names]
+
+    return app
 
 
 async def stands(app: App, *states: RunState, run_id: str = RUN) -> RunState:

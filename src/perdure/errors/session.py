@@ -6,8 +6,8 @@ from perdure.errors.root import PerdureError
 class SessionError(PerdureError):
     """What people see of a run could not be read, written or found.
 
-    `code` and `status` are what the wire has for it: they stand in the end of a run that failed, and
-    in what a server answers. They are numbers of the wire, not of HTTP, though `status` reads like it.
+    `code` and `status` are what the wire has for it, and stand in the end of a run that failed.
+    The name of a class says more than its code, which several may share.
     """
 
     code: int = 50000

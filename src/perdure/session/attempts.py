@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 import msgspec
 
@@ -15,6 +15,16 @@ class StepStatus(StrEnum):
     COMPLETE = "complete"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class Standing(Enum):
+    """Whether an output counts, and if it does not, what it is."""
+
+    COUNTS = "counts"
+    REPLACED = "replaced"
+    """Of an attempt that another followed, and written before that one began."""
+    VOID = "void"
+    """Written by an attempt after another took its place, or by one whose start is not seen."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -79,13 +89,13 @@ class StepAttempts:
         attempts.starts[event.serial] = event
         return step_id if event.serial > before else None
 
-    def admits(self, output: WireMessage) -> bool:
-        """Whether an output counts: it is of the attempt that does, or nothing is known of it."""
+    def standing(self, output: WireMessage) -> Standing:
+        """Return whether an output counts: it is of the attempt that does, or none is known."""
         attempt = output.header(headers.STEP_START_SERIAL)
         attempts = self._steps.get(output.header(headers.STEP_ID))
-        if not attempt or attempts is None or not attempts.starts:
-            return True
-        return attempt == attempts.counting
+        if not attempt or attempts is None or not attempts.starts or attempt == attempts.counting:
+            return Standing.COUNTS
+        return Standing.REPLACED if output.serial < attempts.counting else Standing.VOID
 
     def steps(self) -> list[Step]:
         """Return the steps in the order of the attempts that count."""
@@ -99,7 +109,8 @@ class StepAttempts:
 
 
 def _status(end: WireMessage) -> StepStatus:
+    """Return how an end says that the attempt went; what no reader knows is no success."""
     try:
         return StepStatus(end.header(headers.STEP_REASON) or StepStatus.COMPLETE)
     except ValueError:
-        return StepStatus.COMPLETE
+        return StepStatus.FAILED

@@ -2,29 +2,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from perdure.session.codec import FoldedMessage
-from perdure.session.nodes import InputNode, Node, RunNode
-from perdure.session.tree import Tree
+from perdure.session.input_node import InputNode
+from perdure.session.run_node import RunNode
+from perdure.session.tree import Node, Tree
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """A node on the branch that is shown, and those of its messages that are."""
-
-    node: Node
-    messages: Sequence[FoldedMessage]
-
-
-def visible_branch(tree: Tree, chosen: Mapping[str, int]) -> list[Shown]:
-    """Return what is shown of a conversation, from its first message to its last.
+class Branch:
+    """What is shown of a conversation, from its first message to its last.
 
     Of nodes that stand in for one another one is shown: the one that was chosen last, by the
     rank that `chosen` has for its key, or else the newest. Those are runs on the same message, and
     inputs on the same message of which one was put in the place of the other. A run that was left
-    for another is not shown at all, nor is what follows only what is not shown.
+    for another is not shown at all, nor is what follows only what is not shown. A run that
+    replaces another from one of its messages on is read there, and nowhere else.
+
+    A branch holds until the tree has another `revision`; its messages may grow meanwhile.
     """
-    return _Walk(tree, chosen).shown
+
+    def __init__(self, tree: Tree, chosen: Mapping[str, int]) -> None:
+        self.siblings = Siblings(tree, chosen)
+        self.nodes = _path(tree, self.siblings)
+        self._inside = _regenerators(tree)
+        self._elsewhere = {run.key for runs in self._inside.values() for run in runs}
+
+    def messages(self) -> Iterator[tuple[str, FoldedMessage]]:
+        """Yield the messages, oldest first, each with the key of its node."""
+        for node in self.nodes:
+            if node.key not in self._elsewhere:
+                yield from self._read(node)
+
+    def _read(self, node: Node) -> Iterator[tuple[str, FoldedMessage]]:
+        for message in node.messages():
+            runs = self._inside.get((node.key, message.codec_message_id))
+            if runs and (instead := self.siblings.choose([node, *runs])) is not node:
+                yield from self._read(instead)
+                return
+            yield node.key, message
 
 
 class Siblings:
@@ -49,7 +63,8 @@ class Siblings:
 
     def _group(self, node: Node) -> object:
         if isinstance(node, RunNode):
-            return ("run", node.parent) if node.parent else ("run", None, node.key)
+            known = node.parent or node.started
+            return ("run", node.parent) if known else ("run", None, node.key)
         return ("input", node.parent, self._original(node).key)
 
     def _original(self, node: InputNode) -> InputNode:
@@ -64,34 +79,18 @@ class Siblings:
         return node
 
 
-class _Walk:
-    def __init__(self, tree: Tree, chosen: Mapping[str, int]) -> None:
-        self._tree = tree
-        self._siblings = Siblings(tree, chosen)
-        self._inside = _regenerators(tree)
-        self._elsewhere = {run.key for runs in self._inside.values() for run in runs}
-        self.shown: list[Shown] = []
-        on_path: set[str] = set()
-        for node in tree.nodes:
-            if tree.is_superseded(node.key) or node.key in self._elsewhere:
-                continue
-            parent = tree.owner(node.parent) if node.parent else None
-            orphaned = parent is not None and parent is not node and parent.key not in on_path
-            if not orphaned and self._siblings.selected(node) is node:
-                for shown in self._emit(node):
-                    self.shown.append(shown)
-                    on_path.add(shown.node.key)
-
-    def _emit(self, node: Node) -> Iterator[Shown]:
-        """Yield a node, cut off where a part of it was regenerated and that is to be shown."""
-        messages = node.messages()
-        for index, message in enumerate(messages):
-            runs = self._inside.get((node.key, message.codec_message_id))
-            if runs and (instead := self._siblings.choose([node, *runs])) is not node:
-                yield Shown(node, messages[:index])
-                yield from self._emit(instead)
-                return
-        yield Shown(node, messages)
+def _path(tree: Tree, siblings: Siblings) -> list[Node]:
+    """Return the nodes that are shown. One whose parent is not there begins a conversation."""
+    path: list[Node] = []
+    on_path: set[str] = set()
+    for node in tree.nodes:
+        if tree.is_superseded(node.key) or siblings.selected(node) is not node:
+            continue
+        parent = tree.owner(node.parent) if node.parent else None
+        if parent is None or parent is node or parent.key in on_path:
+            path.append(node)
+            on_path.add(node.key)
+    return path
 
 
 def _regenerators(tree: Tree) -> dict[tuple[str, str], list[Node]]:
@@ -102,6 +101,8 @@ def _regenerators(tree: Tree) -> dict[tuple[str, str], list[Node]]:
     found: dict[tuple[str, str], list[Node]] = {}
     for node in tree.nodes:
         if not isinstance(node, RunNode) or not node.regenerates or not node.parent:
+            continue
+        if tree.is_superseded(node.key):
             continue
         replaced = tree.owner(node.parent)
         if not isinstance(replaced, RunNode) or replaced is node:

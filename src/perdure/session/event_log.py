@@ -3,6 +3,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from perdure.session.attempts import Standing
 from perdure.session.codec import Codec, FoldedMessage, Projection
 from perdure.session.message import Action, WireMessage
 
@@ -14,9 +15,9 @@ class EventLog:
     the projection is carried on, anywhere else it is made anew from the whole log.
     """
 
-    def __init__(self, codec: Codec, admits: Callable[[WireMessage], bool]) -> None:
+    def __init__(self, codec: Codec, standing: Callable[[WireMessage], Standing]) -> None:
         self._codec = codec
-        self._admits = admits
+        self._standing = standing
         self._serials: list[str] = []
         self._entries: dict[str, WireMessage] = {}
         self._projection: Projection = codec.projection()
@@ -80,11 +81,13 @@ class EventLog:
         return before is now or (before is not None and self._fold(now, before))
 
     def _fold(self, message: WireMessage, before: WireMessage | None) -> bool:
-        if not self._admits(message):
-            return before is None or not self._admits(before)
+        standing = self._standing(message)
         if message.action is Action.DELETE or (before and before.action is Action.DELETE):
             return before is None
+        if standing is Standing.VOID:
+            return True
         events = self._codec.decode(message, before=before)
+        take = self._projection.fold if standing is Standing.COUNTS else self._projection.pass_over
         for event in events or ():
-            self._projection.fold(event)
+            take(event)
         return events is not None

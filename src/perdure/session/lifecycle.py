@@ -5,10 +5,9 @@ from enum import StrEnum
 
 import msgspec
 
+from perdure.errors import StreamFailed
 from perdure.session import headers
 from perdure.session.message import WireMessage
-
-STREAM_FAILED_CODE = 104008
 
 
 class RunStatus(StrEnum):
@@ -65,18 +64,17 @@ def read_lifecycle(events: Iterable[WireMessage]) -> Lifecycle:
 
 
 def _ended(event: WireMessage) -> Lifecycle:
+    """Return how an end says that the run went; what no reader knows is no success."""
     reason = event.header(headers.RUN_REASON) or RunStatus.COMPLETE
-    if reason == RunStatus.ERROR:
-        return Lifecycle(RunStatus.ERROR, _fault(event), event.serial)
-    cancelled = reason == RunStatus.CANCELLED
-    return Lifecycle(
-        RunStatus.CANCELLED if cancelled else RunStatus.COMPLETE, end_serial=event.serial
-    )
+    if reason in (RunStatus.COMPLETE, RunStatus.CANCELLED):
+        return Lifecycle(RunStatus(reason), end_serial=event.serial)
+    return Lifecycle(RunStatus.ERROR, _fault(event), event.serial)
 
 
 def _fault(event: WireMessage) -> RunFault:
     """Return the error of an end, with what stands for a code or a message that is not there."""
     said = event.header(headers.ERROR_CODE)
-    code = int(said) if said.isascii() and said.isdigit() and len(said) < 10 else STREAM_FAILED_CODE
-    status = code // 100 if 10_000 <= code < 60_000 else 500
-    return RunFault(code, status, event.header(headers.ERROR_MESSAGE) or "agent reported an error")
+    code = int(said) if said.isascii() and said.isdigit() and len(said) < 10 else StreamFailed.code
+    status = code // 100 if 10_000 <= code < 60_000 else StreamFailed.status
+    known = event.transport or {}
+    return RunFault(code, status, known.get(headers.ERROR_MESSAGE, "agent reported an error"))

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 from perdure.session import headers
 from perdure.session.codec import Codec, Input
-from perdure.session.message import WireMessage
+from perdure.session.input_node import InputNode
+from perdure.session.message import Action, WireMessage
 from perdure.session.message_log import Change, MessageLog
-from perdure.session.nodes import InputNode, Node, RunNode
+from perdure.session.requests import Requests
+from perdure.session.run_node import RunNode
+
+Node = InputNode | RunNode
 
 
 class Tree:
@@ -15,11 +19,14 @@ class Tree:
     """
 
     def __init__(self, codec: Codec) -> None:
+        self.requests = Requests()
+        self.revision = 0
+        """Changes with the shape of the tree, and not with every append to a message."""
         self._codec = codec
         self._log = MessageLog()
         self._inputs: dict[str, InputNode] = {}
         self._runs: dict[str, RunNode] = {}
-        # Which node a message belongs to, and to which run an input has led: the lowest serial says.
+        # Whose a message is, and to which run an input has led, as the lowest serial has it.
         self._owners: dict[str, tuple[str, str]] = {}
         self._led_to: dict[str, tuple[str, str]] = {}
         # Results of client tools that begin a run: by the message that they were sent for.
@@ -36,6 +43,8 @@ class Tree:
             return None
         message = change.after
         run_id = message.header(headers.RUN_ID)
+        self.revision += delivery.action is not Action.APPEND
+        self.requests.note(message)
         self._link(message, run_id)
         if message.name in headers.RUN_LIFECYCLE or message.name in headers.STEP_LIFECYCLE:
             if run_id:
@@ -126,4 +135,3 @@ class Tree:
             if old in self._runs:
                 self._runs[old].log.remove(serial)
             self._run(new).put(message)
-

@@ -1,64 +1,66 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from perdure.errors import InvalidSessionArgument
 from perdure.session import headers
-from perdure.session.branch import Shown, Siblings, visible_branch
+from perdure.session.branch import Branch
 from perdure.session.codec import FoldedMessage
+from perdure.session.input_node import InputNode
 from perdure.session.message import WireMessage
-from perdure.session.nodes import InputNode, RunInfo, RunNode
+from perdure.session.run_node import RunInfo, RunNode
 from perdure.session.tree import Tree
 
 
 class View:
-    """What one reader sees of a conversation: one branch of its tree, from a message on.
+    """What one reader sees of a conversation: one branch of its tree, as far back as was asked for.
 
-    A new view shows all that the tree holds. One with a `limit` shows its last messages, and more
-    with each `reveal`; what arrives later is shown besides.
+    Messages that history brings are withheld until they are revealed; whatever arrives live is
+    shown. A message that is shown already changes as history completes it.
     """
 
-    def __init__(self, tree: Tree, *, limit: int | None = None) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._chosen: dict[str, int] = {}
-        self._hidden_before: str | None = None
-        if limit is not None:
-            self._hide(_positive(limit))
+        self._withheld: set[str] = set()
+        self._known: tuple[int, Branch] | None = None
 
     @property
     def messages(self) -> list[FoldedMessage]:
         """The messages that are shown, oldest first."""
-        every = self._all()
-        return every[self._first_shown(every) :]
+        every = self._branch().messages()
+        return [message for _, message in every if message.codec_message_id not in self._withheld]
 
     @property
     def runs(self) -> list[RunInfo]:
-        """The runs on the branch that is shown, oldest first; those without messages too."""
+        """The runs on the branch that is shown, oldest first.
+
+        A run all of whose messages are withheld is too. One without messages is shown.
+        """
+        shown, hidden = set[str](), set[str]()
         branch = self._branch()
-        hidden = self._first_shown(self._all())
-        found: list[RunInfo] = []
-        for shown in branch:
-            if hidden > 0:
-                hidden -= len(shown.messages)
-                if hidden >= 0:
-                    continue
-            if isinstance(shown.node, RunNode):
-                found.append(shown.node.info)
-        return found
+        for key, message in branch.messages():
+            (hidden if message.codec_message_id in self._withheld else shown).add(key)
+        runs = [node for node in branch.nodes if isinstance(node, RunNode)]
+        return [run.info for run in runs if run.key in shown or run.key not in hidden]
 
     @property
-    def has_hidden(self) -> bool:
-        """Whether the tree holds older messages of the branch than those that are shown."""
-        return self._first_shown(self._all()) > 0
+    def withheld(self) -> int:
+        """How many messages of the branch are there and not shown yet."""
+        every = self._branch().messages()
+        return sum(message.codec_message_id in self._withheld for _, message in every)
 
     def reveal(self, limit: int = 10) -> int:
-        """Show up to `limit` messages more, and return how many. Fewer: the tree has no more."""
-        wanted = _positive(limit)
-        every = self._all()
-        first = self._first_shown(every)
-        start = max(first - wanted, 0)
-        self._hidden_before = every[start].codec_message_id if start else None
-        return first - start
+        """Show up to `limit` messages more, the newest that are withheld; return how many.
+
+        Fewer mean that older ones have to be loaded, if there are any.
+        """
+        if isinstance(limit, bool) or limit < 1:
+            raise InvalidSessionArgument(f"the messages to reveal are 1 or more, not {limit!r}")
+        ids = [message.codec_message_id for _, message in self._branch().messages()]
+        more = [key for key in ids if key in self._withheld][-limit:]
+        self._withheld.difference_update(more)
+        return len(more)
 
     def select(self, key: str) -> None:
         """Show the run or input with this key wherever it has siblings, until another is chosen.
@@ -66,6 +68,7 @@ class View:
         It may be one that the tree does not hold yet, such as an edit that is about to be sent.
         """
         self._chosen[key] = max(self._chosen.values(), default=0) + 1
+        self._known = None
 
     def receive(self, delivery: WireMessage) -> bool:
         """Take in a live delivery; return whether it changed the tree.
@@ -75,10 +78,24 @@ class View:
         """
         shown = self._shown_instead_of(delivery)
         changed = self._tree.apply(delivery) is not None
-        edit = delivery.header(headers.CODEC_MESSAGE_ID)
-        if shown and self._tree.input(edit) is not None and edit not in self._chosen:
+        key = delivery.header(headers.CODEC_MESSAGE_ID)
+        if changed:
+            self._withheld.discard(key)
+        if shown and self._tree.input(key) is not None and key not in self._chosen:
             self.select(shown)
         return changed
+
+    def load(self, messages: Iterable[WireMessage]) -> None:
+        """Take in messages of history, in any order, and withhold those that are new."""
+        known = self._ids()
+        for message in messages:
+            self._tree.apply(message)
+        self._withheld |= self._ids() - known
+
+    def _ids(self) -> set[str]:
+        return {
+            message.codec_message_id for node in self._tree.nodes for message in node.messages()
+        }
 
     def _shown_instead_of(self, delivery: WireMessage) -> str | None:
         """Return the input that is shown where an edit is about to arrive, unless it is known."""
@@ -88,30 +105,12 @@ class View:
             return None
         if self._tree.input(delivery.header(headers.CODEC_MESSAGE_ID)) is not None:
             return None
-        selected = Siblings(self._tree, self._chosen).selected(source)
-        on_branch = any(shown.node is selected for shown in self._branch())
+        branch = self._branch()
+        selected = branch.siblings.selected(source)
+        on_branch = any(node is selected for node in branch.nodes)
         return selected.key if on_branch and isinstance(selected, InputNode) else None
 
-    def _hide(self, limit: int) -> None:
-        every = self._all()
-        if len(every) > limit:
-            self._hidden_before = every[-limit].codec_message_id
-
-    def _branch(self) -> list[Shown]:
-        return visible_branch(self._tree, self._chosen)
-
-    def _all(self) -> list[FoldedMessage]:
-        return [message for shown in self._branch() for message in shown.messages]
-
-    def _first_shown(self, every: Sequence[FoldedMessage]) -> int:
-        """Return the index of the first message that is shown; all are if its branch is left."""
-        for index, message in enumerate(every):
-            if message.codec_message_id == self._hidden_before:
-                return index
-        return 0
-
-
-def _positive(limit: int) -> int:
-    if isinstance(limit, bool) or limit < 1:
-        raise InvalidSessionArgument(f"a view shows a positive number of messages, not {limit!r}")
-    return limit
+    def _branch(self) -> Branch:
+        if self._known is None or self._known[0] != self._tree.revision:
+            self._known = (self._tree.revision, Branch(self._tree, self._chosen))
+        return self._known[1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -21,8 +21,8 @@ from perdure.session.attempts import Step
 from perdure.session.codec import Codec, UiMessageCodec
 from perdure.session.message import Action, WireMessage, parse_message
 from perdure.session.message_log import MessageLog
-from perdure.session.nodes import RunInfo
-from perdure.session.tree import Tree
+from perdure.session.reader import SessionReader
+from perdure.session.run_node import RunInfo
 from perdure.session.view import View
 
 
@@ -73,14 +73,14 @@ class Recording:
 def read_at(recording: Recording, codec: Codec, *, joined: int | None, page: int) -> View:
     """Return what somebody sees who joined at a point and read history before anything else."""
     at = len(recording.deliveries) if joined is None else joined
-    tree = Tree(codec)
-    view = View(tree)
+    reader = SessionReader(codec)
     for messages in recording.history(at, page):
-        for message in reversed(messages):
-            tree.apply(message)
+        reader.load(messages, more=True)
+        while reader.view.withheld:
+            reader.reveal()
     for delivery in recording.live(at):
-        view.receive(delivery)
-    return view
+        reader.receive(delivery)
+    return reader.view
 
 
 def view_document(view: View) -> dict[str, Any]:
@@ -113,7 +113,8 @@ def _completed(document: dict[str, Any], known: dict[str, int]) -> dict[str, Any
     serial = str(document.get("serial", ""))
     count = known[serial] = known.get(serial, -1) + 1
     document.setdefault("action", Action.APPEND if count else Action.CREATE)
-    if count and not (document.get("version") or {}).get("serial"):
+    version = cast("dict[str, Any]", document.get("version") or {})
+    if count and not version.get("serial"):
         document["version"] = {"serial": f"{serial}~{count:06}"}
     return document
 

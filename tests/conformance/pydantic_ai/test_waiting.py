@@ -4,118 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
-from pydantic_ai.capabilities import HandleDeferredToolCalls, RequestInput
-from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import AgentStreamEvent, ModelMessage, RetryPromptPart, ToolReturnPart
-from pydantic_ai.tools import ToolDenied
-from pydantic_ai.toolsets import ExternalToolset
+from pydantic_ai import Agent, DeferredToolRequests
 
 from perdure import App, Context, OperationIdentity, RunState, effect
 from perdure.adapters.pydantic_ai import Durable
-from perdure.approvals import Approval, ApprovalKind, Approve, Deny, Result
-from perdure.errors import AlreadyResolved, MessageConflict, RunFailed
+from perdure.approvals import ApprovalKind, Approve, Deny, Result
+from perdure.errors import AlreadyResolved, RunFailed
 from perdure.functions import operation
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.scripted import Call, Reply, ScriptedModel
+from tests.conformance.pydantic_ai.desk import FOUR, Desk, asked, told
 from tests.harness import RUN, keys, run
 from tests.waiting import later, put_away, stands, ticks, waiting_app
-
-DEPOT = ExternalToolset[None](
-    [ToolDefinition(name="ship", parameters_json_schema={"type": "object", "properties": {}})],
-    id="depot",
-)
-FOUR = (
-    Call("refund", {"order": 1}),
-    Call("look", {"order": 2}),
-    Call("refund", {"order": 3}),
-    Call("ship", {"order": 4}),
-)
-
-
-class Desk:
-    """An agent that refunds with approval, looks without, and has things shipped elsewhere.
-
-    It is made anew for every App, as by a process; what it did is counted over all of them.
-    """
-
-    def __init__(self, folder: Path, *calls: Call, clock: ManualClock | None = None) -> None:
-        self._folder = folder
-        self._calls = calls or FOUR
-        self.clock = clock
-        self.done: Counter[str] = Counter()
-        self.seen: list[Any] = []
-
-    def app(self, *capabilities: Any, **options: Any) -> App:
-        """Return an App whose one function asks the agent."""
-        app = waiting_app(self._folder, clock=self.clock)
-        agent = self.agent(*capabilities, **options)
-
-        @app.run(version=1, name="turn")
-        async def turn(context: Context) -> list[str]:
-            result = await agent.run("Go.")
-            if isinstance(result.output, DeferredToolRequests):
-                return [f"deferred {len(result.output.approvals)}"]
-            return told(result.all_messages())
-
-        return app
-
-    def agent(self, *capabilities: Any, **options: Any) -> Agent[None, Any]:
-        asked = ScriptedModel([Reply(calls=self._calls), "Done."], on_request=self._on_request)
-        durable = options.pop("durable", {})
-        agent = Agent[None, Any](
-            asked,
-            name="desk",
-            toolsets=[DEPOT],
-            capabilities=[Durable(**durable), *capabilities],
-            **options,
-        )
-        agent.tool_plain(requires_approval=True)(self.refund)
-        agent.tool_plain(self.look)
-        agent.tool(self.careful)
-        return agent
-
-    def refund(self, order: int) -> str:
-        self.done[f"refund {order}"] += 1
-        return f"refunded {order}"
-
-    def look(self, order: int) -> str:
-        self.done[f"look {order}"] += 1
-        return f"looked {order}"
-
-    def careful(self, ctx: RunContext[None], order: int) -> str:
-        self.done[f"careful {order}"] += 1
-        if not ctx.tool_call_approved:
-            raise ApprovalRequired(metadata={"why": "large"})
-        return f"was careful {order}"
-
-    async def see(self, ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
-        async for event in events:
-            self.seen.append(event)
-
-    def _on_request(self, request: Any) -> None:
-        self.done["request"] += 1
-
-
-def told(messages: Sequence[ModelMessage]) -> list[str]:
-    """Return what the tools told the model, in order."""
-    parts = [part for message in messages for part in message.parts]
-    return [
-        str(part.content) for part in parts if isinstance(part, ToolReturnPart | RetryPromptPart)
-    ]
-
-
-async def asked(app: App, count: int) -> dict[str, Approval]:
-    """Return what a run asks for, as soon as that is so many things."""
-    while len(found := await app.approvals(RUN)) < count:
-        await asyncio.sleep(0)
-    return {each.item_id: each for each in found}
 
 
 def test_two_of_three_calls_and_one_made_elsewhere_are_answered_by_different_processes(
@@ -301,120 +205,6 @@ def test_an_agent_inside_a_tool_does_not_wait(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="DeferredToolRequests"):
         run(scenario("unable"))
     assert desk.done["refund 1"] == 0
-
-
-def test_whoever_else_answers_is_asked_first(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-
-    async def decide(
-        ctx: RunContext[None], requests: DeferredToolRequests
-    ) -> DeferredToolResults | None:
-        return DeferredToolResults(approvals={requests.approvals[0].tool_call_id: ToolDenied("no")})
-
-    async def scenario() -> list[str]:
-        async with desk.app(HandleDeferredToolCalls(handler=decide)) as app:
-            handle = await app.start("turn", run_id=RUN)
-            assert sorted(await asked(app, 2)) == ["3", "4"]
-            await app.resolve(RUN, "3", Approve(), by="ada")
-            await app.resolve(RUN, "4", Result("shipped"), by="depot")
-            return await handle.result()
-
-    assert run(scenario()) == ["looked 2", "no", "refunded 3", "shipped"]
-
-
-class Asker:
-    """Hands the token of a wait to whoever will answer, and counts how often."""
-
-    def __init__(self, answer: DeferredToolResults | None = None) -> None:
-        self.tokens: list[str] = []
-        self.answer = answer
-
-    async def __call__(
-        self, ctx: RunContext[None], requests: DeferredToolRequests, token: str
-    ) -> DeferredToolResults | None:
-        self.tokens.append(token)
-        return self.answer
-
-
-@pytest.mark.parametrize("how", ["resolve", "fail", "timeout", "at once"])
-def test_the_sdks_request_for_input_waits_in_rows_and_asks_once(tmp_path: Path, how: str) -> None:
-    clock = ManualClock()
-    desk = Desk(tmp_path, Call("refund", {"order": 1}, "c-1"), clock=clock)
-    ask = Asker(DeferredToolResults(approvals={"c-1": True}) if how == "at once" else None)
-    limit = timedelta(minutes=10)
-
-    async def scenario() -> list[str]:
-        async with desk.app(RequestInput(ask=ask, timeout=limit)) as app:
-            handle = await app.start("turn", run_id=RUN)
-            if how == "at once":
-                return await handle.result()
-            await put_away(app)
-            assert await app.approvals() == []
-        async with desk.app(RequestInput(ask=ask, timeout=limit)) as app:
-            (token,) = ask.tokens
-            match how:
-                case "resolve":
-                    payload = {"approvals": {"c-1": True}}
-                    for _ in range(2):
-                        await app.resolve_event(token, payload, by="ada")
-                    with pytest.raises(MessageConflict):
-                        await app.fail_event(token, "no")
-                case "fail":
-                    await app.fail_event(token, "nobody is there")
-                case _:
-                    await later(app, clock, 601)
-            return await app.handle(RUN).result()
-
-    arrived = "No decision on this tool call arrived: "
-    assert run(scenario()) == [
-        {
-            "resolve": "refunded 1",
-            "at once": "refunded 1",
-            "fail": f"{arrived}nobody is there",
-            "timeout": f"{arrived}No resolution arrived within 0:10:00.",
-        }[how]
-    ]
-    assert len(ask.tokens) == 1
-
-
-def test_an_agent_inside_a_tool_asks_nobody_for_input_that_it_cannot_wait_for(
-    tmp_path: Path,
-) -> None:
-    desk = Desk(tmp_path, Call("refund", {"order": 1}))
-    ask = Asker()
-
-    async def scenario() -> Any:
-        app = waiting_app(tmp_path)
-        inner = desk.agent(RequestInput(ask=ask))
-
-        @operation(read_only=True)
-        async def delegate() -> str:
-            return (await inner.run("Go.")).output
-
-        @app.run(version=1)
-        async def turn(context: Context) -> str:
-            return await context.call(delegate)
-
-        async with app:
-            with pytest.raises(RunFailed, match="inside of a tool"):
-                await (await app.start(turn)).result()
-
-    run(scenario())
-    assert ask.tokens == []
-
-
-def test_an_event_that_fails_for_no_reason_fails(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Call("refund", {"order": 1}, "c-1"))
-    ask = Asker()
-
-    async def scenario() -> list[str]:
-        async with desk.app(RequestInput(ask=ask)) as app:
-            handle = await app.start("turn", run_id=RUN)
-            await put_away(app)
-            await app.fail_event(ask.tokens[0], "")
-            return await handle.result()
-
-    assert run(scenario())[0].startswith("No decision")
 
 
 def test_agents_in_branches_and_turns_ask_under_ids_of_their_own(tmp_path: Path) -> None:

@@ -233,7 +233,9 @@ def fork_with_result(
     }
     messages = [{"codecMessageId": fork, "message": message} for message in seed]
     data = {"output": {"found": 3}, "forkSeed": {"messages": messages}}
-    wire.publish("ai-input", transport, {"kind": "tool-result", "toolCallId": call_id}, data, "alice")
+    wire.publish(
+        "ai-input", transport, {"kind": "tool-result", "toolCallId": call_id}, data, "alice"
+    )
     return {"id": fork, "parent": fork, "structural-parent": source}
 
 
@@ -260,7 +262,9 @@ class Conversation:
             trigger = self._say(number, parent, source)
         elif kind == "regenerate" and self._runs:
             run, source = self._random.choice(self._runs)
-            trigger = regenerate(self.wire, run.messages[0], source)
+            index = self._random.randrange(len(run.messages))
+            before = run.messages[index - 1] if index else source
+            trigger = regenerate(self.wire, run.messages[index], before)
         else:
             trigger = self._say(number, self._tail, None)
         run = Run(self.wire, f"run-{number}", trigger)
@@ -320,6 +324,8 @@ class Conversation:
         step.end(chance.choice(["complete", "failed"]))
 
     def _begin(self, step: Step) -> None:
+        if self._random.random() < 0.2:
+            return
         step.output("start", messageId=f"dom-{step.message}")
         step.output("start-step")
 
@@ -331,9 +337,24 @@ class Conversation:
         step.output("finish", finishReason="tool-calls")
         step.end()
         run.event("ai-run-suspend")
-        if self._random.random() < 0.8:
+        if self._random.random() < 0.3:
+            self._leave(run, step, call)
+        elif self._random.random() < 0.8:
             answer(self.wire, run, step.message, call, self._random.choice(["true", "false"]))
             run.resume(self._random.choice(["alice", "bob"]))
             more = run.step()
             more.output("tool-output-available", {"output": True}, toolCallId=call)
             more.end()
+
+    def _leave(self, run: Run, step: Step, call: str) -> None:
+        """Go on in another run, with a copy of what the first one had."""
+        source = run.trigger["structural-parent"]
+        part = {"type": "tool-remove", "toolCallId": call, "state": "input-available"}
+        seed = [{"id": step.message, "role": "assistant", "parts": [part]}]
+        trigger = fork_with_result(self.wire, run, str(source), call, seed)
+        if self._random.random() < 0.8:
+            other = Run(self.wire, f"{run.run_id}-after-{call}", trigger)
+            other.start()
+            again = other.step()
+            again.text("went on")
+            again.end()

@@ -45,6 +45,10 @@ class Projection(Protocol):
         """Add an event. Nothing of it is changed, and it may be folded again elsewhere."""
         ...
 
+    def pass_over(self, event: Event) -> None:
+        """Take note of an event that another attempt has replaced; none of it is to be shown."""
+        ...
+
     def messages(self) -> Sequence[FoldedMessage]:
         """Return the messages so far. Later events do not change what was returned."""
         ...

@@ -64,6 +64,9 @@ class TextProjection:
         else:
             texts.append(said["text"])
 
+    def pass_over(self, event: Event) -> None:
+        """Do nothing: a text stands by itself."""
+
     def messages(self) -> Sequence[FoldedMessage]:
         """Return the messages in the order in which they began."""
         return [

@@ -54,7 +54,8 @@ def _part(fields: Fields, data: object) -> dict[str, Any] | None:
         url = data if isinstance(data, str) else ""
         return {"type": kind, **texts(fields, "mediaType"), "url": url}
     if kind.startswith("data-"):
-        return {"type": kind, **texts(fields, "id"), "data": data}
+        given = {} if data is None else {"data": data}
+        return {"type": kind, **texts(fields, "id"), **given}
     return None
 
 
@@ -70,11 +71,11 @@ def _seed(fork_seed: object) -> list[dict[str, Any]]:
         match entry:
             case {
                 "codecMessageId": str(key),
-                "message": {"id": str(), "role": str(role), "parts": list(parts)} as message,
+                "message": {"id": str(), "role": str(role), "parts": list()} as message,
             } if key and role in _ROLES:
-                good = [part for part in cast("list[Any]", parts) if _is_part(part)]
-                seeded = {**cast("dict[str, Any]", message), "parts": good}
-                found.append({"codecMessageId": key, "message": seeded})
+                seeded = cast("dict[str, Any]", message)
+                good = [part for part in seeded["parts"] if _is_part(part)]
+                found.append({"codecMessageId": key, "message": {**seeded, "parts": good}})
             case _:
                 pass
     return found

@@ -43,7 +43,8 @@ def discrete_chunks(message: WireMessage) -> list[Chunk]:
     """Return the chunks of an output that came as one message; none if its kind is not known."""
     kind, fields, data = message.codec.get(KIND, ""), message.codec, message.data
     if kind.startswith("data-"):
-        return [{"type": kind, "data": data, **texts(fields, "id"), **booleans(fields, "transient")}]
+        known = texts(fields, "id") | booleans(fields, "transient")
+        return [{"type": kind, **known, **({} if data is None else {"data": data})}]
     decode = _DISCRETE.get(kind)
     return [] if decode is None else decode(kind, fields, data)
 

@@ -15,9 +15,10 @@ from perdure.session.codec.ui_tools import (
     tool_part,
 )
 
-Place = tuple["_Message", int]
-
 _ANYWHERE: Final = {"tool-output-available", "tool-output-error"}
+_SHOWS_NOTHING: Final = {"error", "abort"}
+_OF_A_MESSAGE: Final = {"finish-step", "finish", "message-metadata"}
+"""Chunks that begin no message: there is nothing to say them of."""
 _PUSHED: Final = {"file", "source-url", "source-document"}
 
 
@@ -34,8 +35,9 @@ class _Message:
         return FoldedMessage(self.codec_message_id, {**self.envelope, "parts": list(self.parts)})
 
     def find(self, tool_call_id: str) -> int | None:
+        """Return where the call stands that was last begun under an id."""
         found = (i for i, part in enumerate(self.parts) if part.get("toolCallId") == tool_call_id)
-        return next(found, None)
+        return max(found, default=None)
 
 
 class UiProjection:
@@ -67,10 +69,19 @@ class UiProjection:
         if self._unanswered:
             self._unanswered = [answer for answer in self._unanswered if not self._answer(answer)]
 
+    def pass_over(self, event: Event) -> None:
+        """Note that a start or a step was announced, which readers take as said once."""
+        if isinstance(event, Output):
+            self._repair.missing_before(event.chunk, event.domain_id)
+
     def _say(self, said: Input) -> None:
         message = self._messages.get(said.message_id)
         if message is None:
-            named = {"id": said.payload.get("id", said.message_id), "role": said.role, "parts": []}
+            named: Part = {
+                "id": said.payload.get("id", said.message_id),
+                "role": said.role,
+                "parts": [],
+            }
             message = self._messages[said.message_id] = _Message(said.message_id, named)
         message.parts.append(said.payload["part"])
 
@@ -86,11 +97,15 @@ class UiProjection:
     def _chunk(self, message_id: str, chunk: dict[str, Any]) -> None:
         kind: str = chunk["type"]
         if kind in _ANYWHERE:
-            self._tool_output(message_id, chunk)
+            self._tool_output(chunk)
+            return
+        if kind in _SHOWS_NOTHING or chunk.get("transient"):
             return
         message = self._messages.get(message_id)
         if message is None:
-            begun = {"id": message_id, "role": "assistant", "parts": []}
+            if kind in _OF_A_MESSAGE:
+                return
+            begun: Part = {"id": message_id, "role": "assistant", "parts": []}
             message = self._messages[message_id] = _Message(message_id, begun)
         family, _, verb = kind.rpartition("-")
         if family in ("text", "reasoning"):
@@ -109,17 +124,19 @@ class UiProjection:
         index = message.find(call)
         if kind == "tool-input-start":
             self._tool_texts[call] = ""
-            _put(message, index, tool_part(chunk))
+            message.parts.append(tool_part(chunk))
         elif kind == "tool-input-delta":
             if index is not None and call in self._tool_texts:
                 self._tool_texts[call] += chunk["inputTextDelta"]
-                message.parts[index] = after_input_text(message.parts[index], self._tool_texts[call])
+                message.parts[index] = after_input_text(
+                    message.parts[index], self._tool_texts[call]
+                )
         elif index is not None:
             message.parts[index] = after_chunk(message.parts[index], chunk)
         elif kind.startswith("tool-input-"):
             message.parts.append(after_chunk(tool_part(chunk), chunk))
 
-    def _tool_output(self, message_id: str, chunk: dict[str, Any]) -> None:
+    def _tool_output(self, chunk: dict[str, Any]) -> None:
         """Apply an output to its call, in whichever message of the run that stands."""
         call = chunk.get("toolCallId", "")
         for message in self._messages.values():
@@ -138,24 +155,29 @@ def _stream(message: _Message, family: str, verb: str, chunk: dict[str, Any]) ->
         message.open.pop(key, None)
     elif key in message.open:
         index = message.open[key]
-        message.parts[index] = {"type": family, "text": message.parts[index]["text"] + chunk["delta"]}
+        message.parts[index] = {
+            "type": family,
+            "text": message.parts[index]["text"] + chunk["delta"],
+        }
 
 
 def _data(message: _Message, chunk: dict[str, Any]) -> None:
     """Push a part of data, or put it in the place of the one with its type and id."""
-    if chunk.get("transient"):
-        return
     part = _without(chunk, "transient")
     same = (
         i
         for i, other in enumerate(message.parts)
         if "id" in part and other["type"] == part["type"] and other.get("id") == part["id"]
     )
-    _put(message, next(same, None), part)
+    index = next(same, None)
+    if index is None:
+        message.parts.append(part)
+    else:
+        message.parts[index] = part
 
 
 def _bound(message: _Message, kind: str, chunk: dict[str, Any]) -> None:
-    """Apply a chunk about the whole message or one of its steps; errors and aborts leave it."""
+    """Apply a chunk about the whole message or one of its steps."""
     if kind == "start-step":
         message.parts.append({"type": "step-start"})
     elif kind == "finish-step":
@@ -164,13 +186,6 @@ def _bound(message: _Message, kind: str, chunk: dict[str, Any]) -> None:
         message.envelope["id"] = chunk["messageId"]
     if "messageMetadata" in chunk:
         message.envelope["metadata"] = chunk["messageMetadata"]
-
-
-def _put(message: _Message, index: int | None, part: Part) -> None:
-    if index is None:
-        message.parts.append(part)
-    else:
-        message.parts[index] = part
 
 
 def _without(chunk: dict[str, Any], name: str) -> Part:

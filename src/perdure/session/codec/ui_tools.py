@@ -30,7 +30,9 @@ def tool_part(chunk: dict[str, Any]) -> Part:
     name = chunk.get("toolName", "")
     dynamic = chunk.get("dynamic") is True
     part: Part = {"type": "dynamic-tool", "toolName": name} if dynamic else {"type": f"tool-{name}"}
-    part |= {name: chunk[name] for name in ("toolCallId", "title", "providerExecuted") if name in chunk}
+    part |= {
+        name: chunk[name] for name in ("toolCallId", "title", "providerExecuted") if name in chunk
+    }
     return {**part, "state": "input-streaming"}
 
 
@@ -38,7 +40,7 @@ def after_chunk(part: Part, chunk: dict[str, Any]) -> Part:
     """Return a part as a chunk leaves it: identity and input stay, the rest is of the new state."""
     kind = chunk["type"]
     after = _moved(part, STATE_AFTER[kind])
-    if kind == "tool-input-available":
+    if kind in ("tool-input-available", "tool-input-error"):
         after.pop("input", None)
     if kind == "tool-approval-request":
         after["approval"] = {"id": chunk.get("approvalId", "")}

@@ -26,39 +26,6 @@ class RunInfo(msgspec.Struct, frozen=True):
     regenerates: str | None
 
 
-class InputNode:
-    """What a person said: the parts of one message, under its codec message id."""
-
-    def __init__(self, key: str, codec: Codec) -> None:
-        self.key = key
-        self.log = EventLog(codec, lambda _: True)
-
-    @property
-    def serial(self) -> str:
-        """The serial that orders the node among others."""
-        return self._first.serial
-
-    @property
-    def parent(self) -> str | None:
-        """The message that this one follows; None for the first of a conversation."""
-        return self._first.header(headers.PARENT) or None
-
-    @property
-    def fork_of(self) -> str | None:
-        """The message that this one was put in the place of, by an edit."""
-        return self._first.header(headers.FORK_OF) or None
-
-    def messages(self) -> Sequence[FoldedMessage]:
-        """Return the one message, or nothing if it was deleted."""
-        return self.log.messages()
-
-    @property
-    def _first(self) -> WireMessage:
-        first = self.log.first()
-        assert first is not None  # a node is made for a message
-        return first
-
-
 class RunNode:
     """One run: the events of its life, its steps, and all that was put out or sent within it.
 
@@ -69,7 +36,7 @@ class RunNode:
     def __init__(self, key: str, codec: Codec) -> None:
         self.key = key
         self.attempts = StepAttempts()
-        self.log = EventLog(codec, self.attempts.admits)
+        self.log = EventLog(codec, self.attempts.standing)
         self._events: dict[str, WireMessage] = {}
         self._steps_with_output: set[str] = set()
         self._own_ids: set[str] = set()
@@ -93,6 +60,11 @@ class RunNode:
         return self._origin is not None
 
     @property
+    def started(self) -> bool:
+        """Whether the start of the run is seen, which alone knows all about it for sure."""
+        return any(event.name == headers.AI_RUN_START for event in self._events.values())
+
+    @property
     def serial(self) -> str:
         """The serial that orders the node among others: of the run's start, once that is seen."""
         origin = self._origin
@@ -106,9 +78,8 @@ class RunNode:
         Only the start knows it for sure: outputs of a resumed or forked run name a message of the
         run itself, and such a parent is none.
         """
-        origin = self._origin
-        if origin is not None and origin.name == headers.AI_RUN_START:
-            return origin.header(headers.PARENT) or None
+        if self.started:
+            return self._from_origin(headers.PARENT)
         named = (message.header(headers.PARENT) for message in self.log.entries())
         return next((parent for parent in named if parent and parent not in self._own_ids), None)
 
@@ -137,6 +108,17 @@ class RunNode:
         return self.log.messages()
 
     @property
+    def unanswered(self) -> list[str]:
+        """The inputs that were sent to the run and that no output says to have taken up."""
+        answered: set[str] = set()
+        asked: list[str] = []
+        for message in self.log.entries():
+            if message.name == headers.AI_INPUT:
+                asked.append(message.header(headers.CODEC_MESSAGE_ID))
+            answered.update(_listed(message.header(headers.STEER_CODEC_MESSAGE_IDS)))
+        return [key for key in dict.fromkeys(asked) if key not in answered]
+
+    @property
     def _origin(self) -> WireMessage | None:
         """The start of the run, or the earliest sign of it while the start is not seen."""
         starts = [e for e in self._events.values() if e.name == headers.AI_RUN_START]
@@ -146,10 +128,10 @@ class RunNode:
 
     def _first_said(self, header: str) -> str:
         """Return what the start says, or the first that says anything while it is not seen."""
-        origin, step = self._origin, self.attempts.first_start()
-        if origin is not None and origin.name == headers.AI_RUN_START:
-            return origin.header(header)
-        signs = [sign for sign in (origin, step, *self.log.entries()) if sign is not None]
+        if self.started:
+            return self._from_origin(header) or ""
+        found = (self._origin, self.attempts.first_start(), *self.log.entries())
+        signs = [sign for sign in found if sign is not None]
         return next((said for sign in signs if (said := sign.header(header))), "")
 
     def _from_origin(self, header: str) -> str | None:
@@ -157,4 +139,9 @@ class RunNode:
         return (origin.header(header) or None) if origin else None
 
 
-Node = InputNode | RunNode
+def _listed(header: str) -> list[str]:
+    """Return the ids in a header that lists them as JSON; none if it is not that."""
+    try:
+        return msgspec.json.decode(header, type=list[str]) if header else []
+    except msgspec.MsgspecError:
+        return []

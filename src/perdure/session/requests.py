@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from perdure.session import headers
+from perdure.session.message import WireMessage
+
+
+class Requests:
+    """What clients have asked of agents, whether it arrived live or stood in history.
+
+    A cancel is one as long as the channel has it: an agent that attaches after it finds it here.
+    """
+
+    def __init__(self) -> None:
+        self._by_event_id: dict[str, WireMessage] = {}
+        self._cancels: dict[str, WireMessage] = {}
+
+    def note(self, message: WireMessage) -> None:
+        """Take in a message of a client; other messages are passed over."""
+        if message.name == headers.AI_CANCEL:
+            self._cancels[message.serial] = message
+        elif message.name == headers.AI_INPUT:
+            event_id = message.header(headers.EVENT_ID)
+            known = self._by_event_id.get(event_id)
+            if event_id and (known is None or message.serial < known.serial):
+                self._by_event_id[event_id] = message
+
+    def trigger(self, event_id: str) -> WireMessage | None:
+        """Return the input that an invocation names, or None if it has not been seen."""
+        return self._by_event_id.get(event_id)
+
+    def cancels(self, *, run_id: str = "", input_id: str = "") -> list[WireMessage]:
+        """Return the cancels of a run, in the order of their serials.
+
+        One that names a run is of that run alone. One that knew of none names the input that led
+        to it, by its codec message id.
+        """
+        found = [cancel for cancel in self._cancels.values() if _is_for(cancel, run_id, input_id)]
+        return sorted(found, key=lambda cancel: cancel.serial)
+
+
+def _is_for(cancel: WireMessage, run_id: str, input_id: str) -> bool:
+    named = cancel.header(headers.RUN_ID)
+    if named:
+        return named == run_id
+    return bool(input_id) and cancel.header(headers.INPUT_CODEC_MESSAGE_ID) == input_id
