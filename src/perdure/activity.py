@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import reduce
@@ -14,6 +15,7 @@ Place: TypeAlias = tuple[str, int]
 """The step id and the sequence of an operation within its run."""
 
 _LOOK_SECONDS: Final = 0.05
+_PATIENCE_SECONDS: Final = 1.0
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -169,10 +171,14 @@ class Activity:
         ended, or that another worker goes on with, must not act any more.
         """
         self._stopping = True
-        here = asyncio.current_task()
+        loop, here = asyncio.get_running_loop(), asyncio.current_task()
+        told: dict[asyncio.Task[Any], float] = {}
         while left := {task for task in self._live.values() if task is not here}:
             for task in left:
-                task.cancel()
+                # Once, for it may need time to clean up; and again where it made nothing of that.
+                if loop.time() - told.get(task, -math.inf) >= _PATIENCE_SECONDS:
+                    told[task] = loop.time()
+                    task.cancel()
             # Not until the tasks end: one that swallows its cancellation may never do that.
             await asyncio.wait(left, timeout=_LOOK_SECONDS)
 

@@ -104,11 +104,10 @@ def test_a_run_lingers_in_memory_before_it_is_put_away(tmp_path: Path) -> None:
         async with app:
             await app.start(work, run_id=RUN)
             await until_idle(app)
-            states: list[RunState] = []
-            for seconds in (4.9, 0.2):
-                await later(app, clock, seconds)
-                states.append(await app.handle(RUN).status())
-        return states
+            await later(app, clock, 4.9)
+            before = await app.handle(RUN).status()
+            clock.advance(0.2)
+            return [before, await put_away(app)]
 
     assert run(scenario()) == [RunState.RUNNING, RunState.SUSPENDED]
 
@@ -128,7 +127,7 @@ def test_what_others_write_does_not_keep_a_run_that_waits_in_memory(tmp_path: Pa
             for number in range(6):
                 await app.send(RUN, "other", number)
                 await later(app, clock, 1.0)
-            return await app.handle(RUN).status()
+            return await put_away(app)
 
     assert run(scenario()) == RunState.SUSPENDED
 

@@ -10,6 +10,7 @@ from perdure.activity import Rest
 from perdure.clock import Clock
 from perdure.context import Context
 from perdure.engine.registry import RunFunction
+from perdure.engine.stalled import MOST_GIVEN_BACK
 from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
 from perdure.errors import (
     DeadlineExceeded,
@@ -28,7 +29,6 @@ from perdure.perform import Performer
 from perdure.wording import printable
 
 _TRACEBACK_CHARACTERS: Final = 8192
-_MOST_UNEXPLAINED: Final = 5
 
 
 class StopReason(enum.Enum):
@@ -54,6 +54,7 @@ class Execution:
         self.reason: StopReason | None = None
         self._function = function
         self._performer: Performer | None = None
+        self.given_back = claim.fence.generation - 1
         self._calling = False
         self._rest = Rest(None)
         self._over = 0
@@ -228,7 +229,7 @@ class Execution:
     def _cancelled_by_others(self) -> bool:
         # Nobody can tell them from code that cancels its own task, which would do so for ever.
         cancelled = self.task is not None and self.task.cancelling() > 0
-        return cancelled and self.claim.fence.generation < _MOST_UNEXPLAINED
+        return cancelled and self.given_back < MOST_GIVEN_BACK - 1
 
 
 def _ended(state: RunState, error: BaseException) -> RunEnd:

@@ -9,6 +9,9 @@ from perdure.journal.store import Journal
 
 _MOST_LOST: Final = 10
 
+MOST_GIVEN_BACK: Final = 5
+"""After how many executions in a row nobody but its own code is held to have cancelled a run."""
+
 
 async def read_journal(store: RunStore, claim: ClaimedRun) -> tuple[Journal, RunProblem | None]:
     """Return what a run has recorded, and why it cannot be executed, or None.
@@ -36,9 +39,11 @@ async def stalled(store: RunStore, claim: ClaimedRun, journal: Journal) -> RunPr
     none: it may be lost however often before that has come.
     """
     fence = claim.fence
-    if fence.generation <= _MOST_LOST or journal.timers:
+    now = store.clock.now()
+    sleeps = any(timer.wake_at is not None and timer.wake_at > now for timer in journal.timers)
+    if fence.generation <= _MOST_LOST or sleeps:
         return None
-    attempts = await store.list_attempts(fence.run_id)
+    attempts = await store.list_attempts(fence.run_id, newest=_MOST_LOST + 1)
     earlier = [attempt for attempt in attempts if attempt.generation < fence.generation]
     last = earlier[-_MOST_LOST:]
     if any(attempt.ending != "lost" for attempt in last):
@@ -53,3 +58,18 @@ async def stalled(store: RunStore, claim: ClaimedRun, journal: Journal) -> RunPr
         " nothing in the meantime: it may be what ends them, for instance by the memory that it"
         f" takes. Mend that and resume it: perdure resume {fence.run_id}",
     )
+
+
+async def given_back(store: RunStore, claim: ClaimedRun) -> int:
+    """Return how many executions of a run in a row, up to this one, were given back; 5 for more."""
+    fence = claim.fence
+    if fence.generation <= MOST_GIVEN_BACK:
+        return fence.generation - 1
+    attempts = await store.list_attempts(fence.run_id, newest=MOST_GIVEN_BACK + 1)
+    count = 0
+    for attempt in reversed(attempts):
+        if attempt.generation < fence.generation:
+            if attempt.ending != "released":
+                break
+            count += 1
+    return count

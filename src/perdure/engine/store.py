@@ -322,8 +322,10 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, ScheduleStore, Queue
         """Return the checkpoints of a run, in the order in which they were created."""
         ...
 
-    async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
-        """Return the claims of a run, oldest first."""
+    async def list_attempts(
+        self, run_id: str, *, newest: int | None = None
+    ) -> Sequence[AttemptRow]:
+        """Return the claims of a run, oldest first; the `newest` ones, unless that is None."""
         ...
 
     async def list_workers(self) -> Sequence[WorkerRow]:

@@ -16,7 +16,7 @@ from perdure.engine.lease import Lease
 from perdure.engine.options import WorkerOptions
 from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
-from perdure.engine.stalled import read_journal
+from perdure.engine.stalled import given_back, read_journal
 from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunState, RunStore, StartedRun
 from perdure.engine.ticks import Ticks
 from perdure.engine.workers import WorkerNews
@@ -301,6 +301,7 @@ class Worker:
                 # It may have been started after that was asked of the others.
                 execution.stop(StopReason.CANCELLED)
             performer.deadline_at = claim.deadline_at
+            execution.given_back = await given_back(self._store, claim)
             end = await execution.run(performer)
         else:
             end = RunEnd(RunState.NEEDS_ATTENTION, problem=problem)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.session import headers
 from perdure.session.message import Action, WireMessage
 
 
@@ -55,7 +56,8 @@ class MessageLog:
 def _later(before: WireMessage, delivery: WireMessage) -> WireMessage | None:
     """Return what a message is after a further delivery, or None if that is no news.
 
-    Headers are replaced as a whole, as channels do it. An update is the truth even after the last
+    Whose a message is stays as it was first said; a later delivery changes the data, the headers
+    of the codec, and whether the stream has ended. An update is the truth even after the last
     append: it may be the repair of a gap.
     """
     if delivery.action is Action.CREATE or delivery.version <= before.version:
@@ -63,13 +65,15 @@ def _later(before: WireMessage, delivery: WireMessage) -> WireMessage | None:
     data = delivery.data
     if delivery.action is Action.APPEND:
         data = before.text + delivery.text
-    foreign = delivery.transport is None
+    transport = before.transport or {}
+    if status := delivery.header(headers.STATUS):
+        transport = {**transport, headers.STATUS: status}
     return msgspec.structs.replace(
         before,
         action=Action.DELETE if delivery.action is Action.DELETE else Action.UPDATE,
         version=delivery.version,
-        name=delivery.name or before.name,
+        name=before.name or delivery.name,
         data=data,
-        transport=before.transport if foreign else delivery.transport,
-        codec=before.codec if foreign else delivery.codec,
+        transport=transport,
+        codec=before.codec if delivery.transport is None else delivery.codec,
     )

@@ -54,7 +54,8 @@ class SessionReader:
 
         0 also where history has no more.
         """
-        missing = limit - self.view.reveal(limit)
+        since = None if self.complete else self.oldest
+        missing = limit - self.view.reveal(limit, since=since)
         return 0 if self.complete else missing
 
     def _note(self, page: Sequence[WireMessage], *, more: bool) -> None:

@@ -9,7 +9,7 @@ from perdure.session.codec import FoldedMessage
 from perdure.session.input_node import InputNode
 from perdure.session.message import WireMessage
 from perdure.session.run_node import RunInfo, RunNode
-from perdure.session.tree import Tree
+from perdure.session.tree import Node, Tree
 
 
 class View:
@@ -50,15 +50,18 @@ class View:
         every = self._branch().messages()
         return sum(message.codec_message_id in self._withheld for _, message in every)
 
-    def reveal(self, limit: int = 10) -> int:
+    def reveal(self, limit: int = 10, *, since: str | None = None) -> int:
         """Show up to `limit` messages more, the newest that are withheld; return how many.
 
-        Fewer mean that older ones have to be loaded, if there are any.
+        Fewer mean that older ones have to be loaded, if there are any. With `since`, the serial
+        that history has been loaded back to, runs and inputs that may begin before it wait.
         """
         if isinstance(limit, bool) or limit < 1:
             raise InvalidSessionArgument(f"the messages to reveal are 1 or more, not {limit!r}")
-        ids = [message.codec_message_id for _, message in self._branch().messages()]
-        more = [key for key in ids if key in self._withheld][-limit:]
+        whole = {node.key for node in self._tree.nodes if _is_whole(node, since)}
+        every = [(key, m.codec_message_id) for key, m in self._branch().messages()]
+        waiting = [(key, m) for key, m in every if m in self._withheld]
+        more = [m for key, m in waiting if key in whole][-limit:]
         self._withheld.difference_update(more)
         return len(more)
 
@@ -114,3 +117,13 @@ class View:
         if self._known is None or self._known[0] != self._tree.revision:
             self._known = (self._tree.revision, Branch(self._tree, self._chosen))
         return self._known[1]
+
+
+def _is_whole(node: Node, since: str | None) -> bool:
+    """Whether nothing of a node can stand before a serial; nothing can where that is None.
+
+    A run begins with its start, the parts of an input stand together.
+    """
+    if since is None:
+        return True
+    return node.started if isinstance(node, RunNode) else node.serial > since

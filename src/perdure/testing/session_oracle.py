@@ -76,8 +76,10 @@ def read_at(recording: Recording, codec: Codec, *, joined: int | None, page: int
     reader = SessionReader(codec)
     for messages in recording.history(at, page):
         reader.load(messages, more=True)
-        while reader.view.withheld:
-            reader.reveal()
+        reader.reveal()
+    reader.load([], more=False)
+    while reader.view.withheld:
+        reader.reveal()
     for delivery in recording.live(at):
         reader.receive(delivery)
     return reader.view

@@ -69,7 +69,7 @@ class Run:
         self._counts = {"invocation": 1, "step": 0, "message": 0}
 
     def event(self, name: str, **headers: str | None) -> str:
-        return self.wire.publish(name, {**self._who(), **headers})
+        return self.wire.publish(name, {**self.who(), **headers})
 
     def start(self) -> None:
         asked = {name: self.trigger.get(name) for name in ("fork-of", "msg-regenerate")}
@@ -94,7 +94,7 @@ class Run:
         self._counts["message"] += 1
         return f"{self.run_id}-m{self._counts['message']}"
 
-    def _who(self) -> dict[str, str | None]:
+    def who(self) -> dict[str, str | None]:
         return {
             "run-id": self.run_id,
             "run-client-id": "alice",
@@ -130,7 +130,7 @@ class Step:
         }
         if self.message not in self.run.messages:
             self.run.messages.append(self.message)
-        who = self.run._who()
+        who = self.run.who()
         return self.run.wire.publish("ai-output", {**who, **headers}, {"kind": kind, **codec}, data)
 
     def text(self, *fragments: str, stream: str = "t1", end: str = "complete") -> None:
@@ -240,9 +240,10 @@ def fork_with_result(
 
 
 class Conversation:
-    """A conversation of chance: turns that succeed, fail, retry, wait and branch."""
+    """A conversation of chance: turns that succeed, fail, retry, wait and, unless told, branch."""
 
-    def __init__(self, seed: int, turns: int = 4) -> None:
+    def __init__(self, seed: int, turns: int = 4, *, branches: bool = True) -> None:
+        self._branches = branches
         self.wire = Wire()
         self._random = Random(seed)
         self._tail: str | None = None
@@ -257,6 +258,8 @@ class Conversation:
 
     def _turn(self, number: int) -> None:
         kind = self._random.choice(["say", "say", "say", "edit", "regenerate"])
+        if not self._branches:
+            kind = "say"
         if kind == "edit" and self._inputs:
             source, parent = self._random.choice(self._inputs)
             trigger = self._say(number, parent, source)
@@ -337,7 +340,7 @@ class Conversation:
         step.output("finish", finishReason="tool-calls")
         step.end()
         run.event("ai-run-suspend")
-        if self._random.random() < 0.3:
+        if self._branches and self._random.random() < 0.3:
             self._leave(run, step, call)
         elif self._random.random() < 0.8:
             answer(self.wire, run, step.message, call, self._random.choice(["true", "false"]))

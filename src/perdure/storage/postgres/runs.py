@@ -250,9 +250,12 @@ class PostgresRuns(PostgresQueues):
         rows = await self._db.read("list_operations", run_id=run_id)
         return [self._db.rows.operation(run_id, row) for row in rows]
 
-    async def list_attempts(self, run_id: str) -> Sequence[AttemptRow]:
-        """Return the claims of a run, oldest first."""
-        return [AttemptRow(*row) for row in await self._db.read("list_attempts", run_id=run_id)]
+    async def list_attempts(
+        self, run_id: str, *, newest: int | None = None
+    ) -> Sequence[AttemptRow]:
+        """Return the claims of a run, oldest first; the `newest` ones, unless that is None."""
+        rows = await self._db.read("list_attempts", run_id=run_id, newest=newest)
+        return [AttemptRow(*row) for row in rows]
 
     async def count_runs(self) -> Mapping[RunState, int]:
         """Return how many runs are in each state; every state is there."""

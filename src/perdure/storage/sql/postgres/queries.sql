@@ -508,13 +508,15 @@ SELECT holder, name, pid, host, machine,
 FROM perdure.workers AS workers WHERE gone = 0 ORDER BY worker_number;
 
 -- name: list_attempts
--- The claims of a run, oldest first.
+-- The claims of a run, oldest first; only the newest ones, if it is said how many.
 SELECT attempts.generation, attempts.holder, COALESCE(workers.name, ''),
        COALESCE(workers.pid, 0), attempts.claimed_at, attempts.ended_at, attempts.ending,
        attempts.executed, attempts.replayed
 FROM perdure.attempts AS attempts JOIN perdure.runs AS runs USING (run_number)
 LEFT JOIN perdure.workers AS workers ON workers.holder = attempts.holder
-WHERE runs.run_id = %(run_id)s ORDER BY attempts.generation;
+WHERE runs.run_id = %(run_id)s
+AND (%(newest)s::bigint IS NULL OR attempts.generation > runs.generation - %(newest)s::bigint)
+ORDER BY attempts.generation;
 
 -- name: append_records
 -- Write records under the fences of their runs, with the pieces that their inputs add, and end the

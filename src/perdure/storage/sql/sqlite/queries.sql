@@ -300,12 +300,14 @@ SELECT holder, name, pid, host, lease_seconds, lease_until, started_at,
 FROM workers WHERE gone = 0 ORDER BY worker_number;
 
 -- name: list_attempts
--- The claims of a run, oldest first.
+-- The claims of a run, oldest first; the :newest ones, unless that is null.
 SELECT attempts.generation, attempts.holder, COALESCE(workers.name, ''),
        COALESCE(workers.pid, 0), attempts.claimed_at, attempts.ended_at, attempts.ending,
        attempts.executed, attempts.replayed
 FROM attempts JOIN runs USING (run_number) LEFT JOIN workers ON workers.holder = attempts.holder
-WHERE runs.run_id = :run_id ORDER BY attempts.generation;
+WHERE runs.run_id = :run_id
+AND (:newest IS NULL OR attempts.generation > runs.generation - :newest)
+ORDER BY attempts.generation;
 
 -- name: append_record
 -- Write a record under the run's fence.
