@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance import mcp_depot, mcp_run
 from tests.acceptance.children import Child, notes, query, run, running, until
+from tests.acceptance.samples import sample
 
 ALL = ["quote", "track", "send", "fetch"]
 DONE = [ALL, ["Oslo: 8 EUR"]]
@@ -64,14 +65,14 @@ SENT_TWICE = [("depot.quote", "idempotent", "completed")]
 IN_DOUBT = [("depot.send", "at_least_once", "ambiguous")]
 
 
-@pytest.mark.parametrize(
-    ("tool", "when", "expected"),
-    [
-        *(("quote", when, SENT_TWICE) for when in ("before", "during", "after")),
-        *(("send", when, IN_DOUBT) for when in ("before", "during", "after")),
-        ("track", "during", []),
-    ],
-)
+KILLS: list[tuple[str, str, list[Any]]] = [
+    *(("quote", when, SENT_TWICE) for when in ("before", "during", "after")),
+    *(("send", when, IN_DOUBT) for when in ("before", "during", "after")),
+    ("track", "during", []),
+]
+
+
+@pytest.mark.parametrize(("tool", "when", "expected"), sample(KILLS, lambda kill: kill[1]))
 def test_a_worker_that_is_killed_leaves_a_call_to_what_its_tool_can_do(
     folder: Path, tool: str, when: str, expected: list[Any]
 ) -> None:
@@ -101,13 +102,15 @@ def test_a_worker_that_is_killed_leaves_a_call_to_what_its_tool_can_do(
     assert (None in keys) == (tool == "track")
 
 
+LOSSES: list[tuple[str, dict[str, Any], list[Any]]] = [
+    ("quote", {"returned": DONE}, SENT_TWICE),
+    ("track", {"returned": DONE}, []),
+    ("send", {"ended": "EffectAmbiguous"}, IN_DOUBT),
+]
+
+
 @pytest.mark.parametrize(
-    ("tool", "ending", "expected"),
-    [
-        ("quote", {"returned": DONE}, SENT_TWICE),
-        ("track", {"returned": DONE}, []),
-        ("send", {"ended": "EffectAmbiguous"}, IN_DOUBT),
-    ],
+    ("tool", "ending", "expected"), sample(LOSSES, lambda loss: "ended" in loss[1])
 )
 def test_a_server_that_is_killed_in_the_middle_of_a_call_is_asked_again_where_that_is_harmless(
     tmp_path: Path, tool: str, ending: dict[str, Any], expected: list[Any]

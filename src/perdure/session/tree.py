@@ -98,11 +98,13 @@ class Tree:
 
     def _content(self, change: Change, run_id: str) -> None:
         message = change.after
-        events = self._codec.decode(message) or ()
+        events = self._codec.decode(message)
+        if not events and change.before is not None:
+            events = self._codec.decode(change.before)
+        if not events:
+            return
         key = message.header(headers.CODEC_MESSAGE_ID)
         sent = any(isinstance(event, Input) for event in events)
-        if not events and change.before is None:
-            return
         if run_id:
             self._own(key, message.serial, run_id)
             self._run(run_id).put(message)
