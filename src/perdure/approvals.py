@@ -44,6 +44,13 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="decision"):
 Answer: TypeAlias = Approve | Deny | Result
 
 
+class Answered(msgspec.Struct, frozen=True):
+    """An answer, and whose it is; None where nobody has signed it."""
+
+    answer: Answer
+    by: str | None
+
+
 class Approval(msgspec.Struct, frozen=True):
     """Something that a run asked for, and what was answered.
 
@@ -136,18 +143,32 @@ class ApprovalStore(Protocol):
 ASKING: Final = "approval.resume"
 """The step of what an agent's tool calls ask for."""
 
+
+class _Signed(msgspec.Struct):
+    by: str | None = None
+
+
 _answers: Final = msgspec.json.Decoder(Answer)
+_signed: Final = msgspec.json.Decoder(_Signed)
 
 
-def encode_answer(answer: Answer) -> bytes:
-    """Return an answer as a JSON document; raises `InvalidPayload` for values that JSON has not."""
+def encode_answer(answer: Answer, by: str | None = None) -> bytes:
+    """Return an answer, and whose it is, as a JSON document.
+
+    Raises `InvalidPayload` for values that JSON has not.
+    """
     value = {"decision": type(answer).__struct_config__.tag, **msgspec.structs.asdict(answer)}
-    return encode(value, what="answer")
+    return encode(value if by is None else {**value, "by": by}, what="answer")
 
 
 def decode_answer(document: bytes) -> Answer:
     """Return the answer of a JSON document that `encode_answer` wrote."""
     return _answers.decode(document)
+
+
+def signer_of(document: bytes) -> str | None:
+    """Return whose answer a JSON document that `encode_answer` wrote is, or None."""
+    return _signed.decode(document).by
 
 
 def answered(item_id: str) -> str:

@@ -137,7 +137,8 @@ class Outside(Scope):
         check_identifier(name, "approval name")
         number = self.counter("approval")
         document = encode({**arguments}, what=f"{name}: arguments")
-        return await self.ask("approval", number, name, document, kind, timeout_seconds)
+        found = await self.ask("approval", number, name, document, kind, timeout_seconds)
+        return found.answer
 
     async def start_child(
         self,

@@ -7,13 +7,14 @@ from typing import Any, Final, Self
 
 from perdure.activity import Place
 from perdure.approvals import (
-    Answer,
+    Answered,
     ApprovalKind,
     NewApproval,
     answered,
     decode_answer,
     encode_answer,
     item_of,
+    signer_of,
 )
 from perdure.asked_effect import identity_of
 from perdure.canonical import decode, encode
@@ -228,7 +229,7 @@ class Scope:
         arguments_json: bytes,
         kind: ApprovalKind,
         timeout_seconds: float | None = None,
-    ) -> Answer:
+    ) -> Answered:
         """Perform one operation that waits for an answer; what adapters build on.
 
         Durable when it returns: the answer, fsynced.
@@ -258,14 +259,15 @@ class Scope:
             found = await store.read_approval(fence.run_id, item_id)
             assert found is not None
             assert found.answer is not None
-            return Success(encode_answer(found.answer))
+            return Success(encode_answer(found.answer, found.answered_by))
 
         late = Failure("WaitTimedOut", message=f"nobody answered {name!r} in {timeout_seconds} s")
         wait = Wait(answered(item_id), outcome, timeout_seconds, late, begin)
         performed = await self._waited(invocation, wait)
         if isinstance(performed.outcome, Failure):
             raise WaitTimedOut(name, performed.outcome.message)
-        return decode_answer(performed.output(item_id))
+        document = performed.output(item_id)
+        return Answered(decode_answer(document), signer_of(document))
 
     def enter(self) -> None:
         """Make this the context that `current()` returns for the rest of the current task."""

@@ -20,7 +20,7 @@ from pydantic_ai.tools import (
 
 from perdure.adapters.pydantic_ai.agent_run import AgentRun
 from perdure.adapters.pydantic_ai.place import name_of
-from perdure.approvals import ASKING, Answer, ApprovalKind, Approve, Deny, Result
+from perdure.approvals import ASKING, Answer, Answered, ApprovalKind, Approve, Deny, Result
 from perdure.canonical import decode, encode
 from perdure.errors import WaitTimedOut
 from perdure.external_events import EventAnswer, message_named, token_of
@@ -123,7 +123,9 @@ async def answers_to(
     results = DeferredToolResults()
     for (call, kind), answer in zip(calls, answers, strict=True):
         assert not isinstance(answer, BaseException)
-        _add(results, call, kind, answer)
+        _add(results, call, kind, answer.answer)
+        if answer.by:
+            results.answered_by[call.tool_call_id] = answer.by
     return results
 
 
@@ -133,7 +135,7 @@ async def _ask(
     call: ToolCallPart,
     kind: ApprovalKind,
     seconds: float | None,
-) -> Answer:
+) -> Answered:
     number = run.call_number(ctx, call.tool_call_id)
     if number is None:
         raise UserError(
@@ -145,7 +147,7 @@ async def _ask(
     try:
         return await run.context.ask(step_id, number, call.tool_name, arguments, kind, seconds)
     except WaitTimedOut as late:
-        return Deny(f"No decision on this tool call arrived: {late}.")
+        return Answered(Deny(f"No decision on this tool call arrived: {late}."), None)
 
 
 def _add(

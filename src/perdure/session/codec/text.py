@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.session.codec.port import Event, FoldedMessage, Input, Output, Projection
+from perdure.session.codec.ui_inputs import INPUT_KINDS
 from perdure.session.headers import (
     AI_INPUT,
     AI_OUTPUT,
@@ -29,13 +30,19 @@ class TextCodec:
         message_id = message.header(CODEC_MESSAGE_ID)
         if not message_id:
             return []
-        if message.name == AI_INPUT and message.codec.get(PART_TYPE) == "text":
-            role, payload = message.header(ROLE) or "user", {"text": message.text}
-            return [Input(message_id, "text", payload, role)] if before is None else None
-        if message.name != AI_OUTPUT or message.codec.get(KIND) != "text":
+        kind = message.codec.get(KIND, "")
+        if message.name == AI_INPUT and kind in INPUT_KINDS:
+            said = {"text": message.text} if message.codec.get(PART_TYPE) == "text" else {}
+            role = message.header(ROLE) or "user"
+            return [Input(message_id, kind, said, role)] if before is None else None
+        if message.name != AI_OUTPUT:
             return []
         if before is None:
-            return [Output(message_id, {"type": "text", "text": message.text})]
+            # Other outputs say nothing here, and still are of the run.
+            said = {"text": message.text} if kind == "text" else {}
+            return [Output(message_id, {"type": "text", **said})]
+        if kind != "text":
+            return []
         if not message.streamed or not message.text.startswith(before.text):
             return None
         news = message.text[len(before.text) :]
@@ -57,6 +64,8 @@ class TextProjection:
         """Add a text, or more of the last one."""
         is_input = isinstance(event, Input)
         said: dict[str, Any] = event.payload if is_input else event.chunk
+        if "text" not in said:
+            return
         texts = self._texts.setdefault(event.message_id, [])
         self._roles.setdefault(event.message_id, event.role if is_input else "assistant")
         if said.get("type") == "more":

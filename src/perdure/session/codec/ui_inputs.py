@@ -12,6 +12,9 @@ TOOL_RESULT: Final = "tool-result"
 TOOL_RESULT_ERROR: Final = "tool-result-error"
 TOOL_APPROVAL_RESPONSE: Final = "tool-approval-response"
 
+INPUT_KINDS: Final = {USER_MESSAGE, TOOL_RESULT, TOOL_RESULT_ERROR, TOOL_APPROVAL_RESPONSE}
+"""What brings something into a conversation; a request to regenerate does not."""
+
 _ROLES: Final = {"user", "assistant", "system"}
 
 

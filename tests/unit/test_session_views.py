@@ -1,0 +1,190 @@
+"""What one reader sees of a conversation with branches, and what agents find in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perdure.errors import InvalidSessionArgument
+from perdure.session.codec import TextCodec, UiMessageCodec
+from perdure.session.message import parse_message
+from perdure.session.reader import SessionReader
+from perdure.session.view import View
+from tests.conformance.session.conversation import Run, Wire, fork_with_result, regenerate, say
+
+
+def turn(wire: Wire, run_id: str, trigger: dict[str, str | None], *said: str) -> Run:
+    run = Run(wire, run_id, trigger)
+    run.start()
+    for text in said:
+        step = run.step()
+        step.text(text)
+        step.end()
+    run.end()
+    return run
+
+
+def reader_of(wire: Wire) -> SessionReader:
+    reader = SessionReader(UiMessageCodec())
+    reader.load([parse_message(line) for line in wire.lines if "name" in line], more=False)
+    for line in wire.lines:
+        if "name" not in line:
+            reader.receive(parse_message(line))
+    reader.reveal(1000)
+    return reader
+
+
+def shown(view: View) -> list[str]:
+    return [
+        part["text"]
+        for message in view.messages
+        for part in message.message["parts"]
+        if "text" in part
+    ]
+
+
+def test_of_two_answers_to_one_message_the_newer_shows_unless_one_is_chosen() -> None:
+    wire = Wire()
+    asked = say(wire, "u1", "ask")
+    turn(wire, "a", asked, "first")
+    view = reader_of(wire).view
+    seen = len(wire.lines)
+    turn(wire, "b", asked, "second")
+    for line in wire.lines[seen:]:
+        view.receive(parse_message(line))
+    assert shown(view) == ["ask", "second"]
+    view.select("a")
+    assert shown(view) == ["ask", "first"]
+    assert [run.run_id for run in view.runs] == ["a"]
+    view.select("b")
+    assert shown(view) == ["ask", "second"]
+
+
+def test_an_answer_is_replaced_from_one_of_its_messages_on() -> None:
+    wire = Wire()
+    first = turn(wire, "a", say(wire, "u1", "ask"), "one", "two", "three")
+    turn(wire, "b", regenerate(wire, first.messages[1], first.messages[0]), "other")
+    view = reader_of(wire).view
+    assert shown(view) == ["ask", "one", "other"]
+    assert [run.run_id for run in view.runs] == ["a", "b"]
+    view.select("a")
+    assert shown(view) == ["ask", "one", "two", "three"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_edit_shows_to_whoever_makes_it_and_not_to_who_reads_the_other(own: bool) -> None:
+    wire = Wire()
+    turn(wire, "a", say(wire, "u1", "ask"), "one")
+    reader = reader_of(wire)
+    seen = len(wire.lines)
+    turn(wire, "b", say(wire, "u2", "ask again", **{"fork-of": "u1"}), "two")
+    if own:
+        reader.view.select("u2")
+    for line in wire.lines[seen:]:
+        reader.receive(parse_message(line))
+    assert shown(reader.view) == (["ask again", "two"] if own else ["ask", "one"])
+    assert shown(View(reader.tree)) == ["ask again", "two"]
+
+
+def test_an_edit_of_an_edit_stands_in_for_the_first() -> None:
+    wire = Wire()
+    say(wire, "u1", "one")
+    say(wire, "u2", "two", **{"fork-of": "u1"})
+    say(wire, "u3", "three", **{"fork-of": "u2"})
+    say(wire, "u4", "of a circle", **{"fork-of": "u4"})
+    assert shown(reader_of(wire).view) == ["three", "of a circle"]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("codec", [UiMessageCodec, TextCodec])
+def test_a_run_that_was_left_for_another_is_not_shown(
+    opened: bool, codec: Callable[[], UiMessageCodec | TextCodec]
+) -> None:
+    wire = Wire()
+    left = Run(wire, "left", say(wire, "u1", "ask"))
+    left.start()
+    left.step().text("before")
+    left.event("ai-run-suspend")
+    part = {"type": "tool-find", "toolCallId": "c", "state": "input-available"}
+    seed = [{"id": "d", "role": "assistant", "parts": [part]}]
+    trigger = fork_with_result(wire, left, "u1", "c", seed)
+    if opened:
+        turn(wire, "next", trigger, "after")
+    reader = SessionReader(codec())
+    for line in wire.lines:
+        reader.receive(parse_message(line))
+    assert [run.run_id for run in reader.view.runs] == ["next" if opened else trigger["id"]]
+    if codec is UiMessageCodec:
+        answered = reader.view.messages[1].message["parts"][0]
+        assert (answered["state"], answered["output"]) == ("output-available", {"found": 3})
+        assert shown(reader.view) == (["ask", "after"] if opened else ["ask"])
+    else:
+        said = [message.message["text"] for message in reader.view.messages]
+        assert said == (["ask", "after"] if opened else ["ask"])
+
+
+def test_what_was_read_does_not_change_with_what_comes_later() -> None:
+    wire = Wire()
+    run = Run(wire, "a", say(wire, "u1", "ask"))
+    run.start()
+    run.step().text("one", " two")
+    reader = SessionReader(UiMessageCodec())
+    for line in wire.lines[:-2]:
+        reader.receive(parse_message(line))
+    before = reader.view.messages
+    for line in wire.lines[-2:]:
+        reader.receive(parse_message(line))
+    assert before[1].message["parts"][1]["text"] == "one"
+    assert reader.view.messages[1].message["parts"][1]["text"] == "one two"
+
+
+def test_a_message_that_is_not_stored_is_no_part_of_the_conversation() -> None:
+    wire = Wire()
+    run = Run(wire, "a", say(wire, "u1", "ask"))
+    run.step().output("data-x", 1)
+    wire.lines[-1]["extras"]["ephemeral"] = True
+    reader = SessionReader(UiMessageCodec())
+    assert [reader.receive(parse_message(line)) for line in wire.lines] == [True, True, False]
+
+
+def test_a_reader_knows_where_to_go_on() -> None:
+    wire = Wire()
+    turn(wire, "a", say(wire, "u1", "ask"), "one", "two")
+    lines = [parse_message(line) for line in wire.lines]
+    reader = SessionReader(UiMessageCodec())
+    reader.attach("before")
+    assert (reader.cursor, reader.oldest, reader.complete) == ("before", None, False)
+    reader.receive(lines[5])
+    reader.load(lines[3:5], more=True)
+    assert (reader.cursor, reader.oldest) == (lines[5].version, lines[3].serial)
+    reader.resync(lines[2:], "far ahead", more=True)
+    assert (reader.cursor, reader.oldest, reader.complete) == ("far ahead", lines[2].serial, False)
+    assert shown(reader.view) == ["two"]
+    assert reader.reveal(5) == 5
+    reader.load(lines[:2], more=False)
+    assert reader.reveal(5) == 0
+    assert shown(reader.view) == ["ask", "one", "two"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, True])
+def test_a_view_reveals_a_positive_number_of_messages(limit: int) -> None:
+    with pytest.raises(InvalidSessionArgument, match="1 or more"):
+        SessionReader(UiMessageCodec()).reveal(limit)
+
+
+def test_requests_are_found_in_history_too() -> None:
+    wire = Wire()
+    wire.publish("ai-cancel", {"event-id": "e1", "input-codec-message-id": "u1"})
+    wire.publish("ai-cancel", {"event-id": "e2", "run-id": "a"})
+    wire.publish("ai-cancel", {"event-id": "e3", "run-id": "b", "input-codec-message-id": "u1"})
+    say(wire, "u1", "part one", "part two")
+    tree = reader_of(wire).tree
+    found = [
+        cancel.header("event-id") for cancel in tree.requests.cancels(run_id="a", input_id="u1")
+    ]
+    assert found == ["e1", "e2"]
+    assert tree.requests.cancels(run_id="c") == []
+    trigger = tree.requests.trigger("event-u1")
+    assert trigger is not None
+    assert (trigger.data, tree.requests.trigger("e1")) == ("part one", None)
