@@ -50,6 +50,8 @@ class Activity:
         self._held: set[Place] = set()
         self._cut: set[Place] = set()
         self._resting: dict[Place, Rest] = {}
+        self._branches: dict[str, str] = {}
+        self._owners: dict[asyncio.Task[Any], set[str]] = {}
         self._turns = 0
         self.over = 0
         self._news = asyncio.Event()
@@ -103,7 +105,31 @@ class Activity:
         """
         if not self._resting or self._acting or not self._live.keys() <= self._resting.keys():
             return None
+        waiting = self._waiting_branches()
+        if any(not waiting & owned for task, owned in self._owners.items() if not task.done()):
+            # A branch that awaits something else would never come to its end.
+            return None
         return self._turns, reduce(Rest.beside, self._resting.values())
+
+    def branch(self, namespace: str, *, of: str) -> None:
+        """Note that a namespace is that of a branch of another one."""
+        self._branches[namespace] = of
+
+    def own(self, namespace: str, task: asyncio.Task[Any]) -> None:
+        """Note which task asks for the operations of a namespace."""
+        self._owners.setdefault(task, set()).add(namespace)
+
+    def _waiting_branches(self) -> set[str]:
+        """Return the namespaces in which something is waited for, or below which it is."""
+        waiting = {""}
+        for step_id, _ in self._resting:
+            parts = step_id.split(".")
+            beginnings = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+            namespace = next((name for name in beginnings if name in self._branches), "")
+            while namespace not in waiting:
+                waiting.add(namespace)
+                namespace = self._branches.get(namespace, "")
+        return waiting
 
     def news(self) -> asyncio.Event:
         """Return what is set as soon as something may have come for those that wait."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Self
 
-from perdure.activity import Place
+from perdure.activity import Place, this_task
 from perdure.approvals import (
     Answered,
     ApprovalKind,
@@ -285,6 +285,7 @@ class Scope:
         task = asyncio.current_task()
         if self._task is None:
             self._task = task
+            self._performer.activity.own(self.namespace, this_task())
         elif self._task is not task:
             raise ForeignTask(
                 f"run {self.run_id}: a context is used by two tasks, whose order a replay cannot"
@@ -296,10 +297,12 @@ class Scope:
         return f"{self.namespace}.{name}" if self.namespace else name
 
     def _child(self, name: str) -> Self:
+        namespace = shortened(self._within(name))
+        self._performer.activity.branch(namespace, of=self.namespace)
         return type(self)(
             self._performer,
             self.started_at,
-            shortened(self._within(name)),
+            namespace,
             above=self._above,
             operation=self._operation,
         )

@@ -70,7 +70,7 @@ def test_a_message_is_read_with_both_tiers_of_headers() -> None:
     ids=str,
 )
 def test_what_is_malformed_is_refused(document: bytes) -> None:
-    with pytest.raises(InvalidSessionMessage, match="of the channel|has no version"):
+    with pytest.raises(InvalidSessionMessage, match=r"of the channel|has no version"):
         parse_message(document)
 
 

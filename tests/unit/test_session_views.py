@@ -11,6 +11,7 @@ from perdure.session.codec import TextCodec, UiMessageCodec
 from perdure.session.message import parse_message
 from perdure.session.reader import SessionReader
 from perdure.session.view import View
+from perdure.testing.session_oracle import Recording
 from tests.conformance.session.conversation import Run, Wire, fork_with_result, regenerate, say
 
 
@@ -151,18 +152,20 @@ def test_a_message_that_is_not_stored_is_no_part_of_the_conversation() -> None:
 def test_a_reader_knows_where_to_go_on() -> None:
     wire = Wire()
     turn(wire, "a", say(wire, "u1", "ask"), "one", "two")
-    lines = [parse_message(line) for line in wire.lines]
+    recorded = Recording(parse_message(line) for line in wire.lines)
+    (page,) = recorded.history(len(wire.lines), 100)
+    stored = page[::-1]
     reader = SessionReader(UiMessageCodec())
     reader.attach("before")
     assert (reader.cursor, reader.oldest, reader.complete) == ("before", None, False)
-    reader.receive(lines[5])
-    reader.load(lines[3:5], more=True)
-    assert (reader.cursor, reader.oldest) == (lines[5].version, lines[3].serial)
-    reader.resync(lines[2:], "far ahead", more=True)
-    assert (reader.cursor, reader.oldest, reader.complete) == ("far ahead", lines[2].serial, False)
+    reader.receive(stored[6])
+    reader.load(stored[3:6], more=True)
+    assert (reader.cursor, reader.oldest) == (stored[6].version, stored[3].serial)
     assert shown(reader.view) == ["two"]
+    reader.resync(stored[2:], "far ahead", more=True)
+    assert (reader.cursor, reader.oldest, reader.complete) == ("far ahead", stored[2].serial, False)
     assert reader.reveal(5) == 5
-    reader.load(lines[:2], more=False)
+    reader.load(stored[:2], more=False)
     assert reader.reveal(5) == 0
     assert shown(reader.view) == ["ask", "one", "two"]
 

@@ -284,3 +284,53 @@ def test_one_look_does_not_tell_that_a_run_only_waits(tmp_path: Path) -> None:
             return [execution.idles(clock, 0.0, at_once=True) for _ in range(2)]
 
     assert run(scenario()) == [False, True]
+
+
+def test_a_branch_that_awaits_what_is_no_operation_keeps_a_run_in_memory(tmp_path: Path) -> None:
+    async def scenario() -> tuple[RunState, list[Any], int]:
+        app = waiting_app(tmp_path)
+        slow = asyncio.Event()
+
+        @app.run(version=1)
+        async def work(context: Context) -> list[Any]:
+            async def wait(branch: Context) -> Any:
+                return await branch.wait_for("news")
+
+            async def read(branch: Context) -> str:
+                await branch.now()
+                await slow.wait()
+                return "read"
+
+            branches = (wait(context.branch("wait")), read(context.branch("read")))
+            return [*await asyncio.gather(*branches)]
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            await ticks(app, 20)
+            before = await handle.status()
+            slow.set()
+            await put_away(app)
+            await app.send(RUN, "news", "heard")
+            result = await handle.result()
+            return before, result, len(await app.store.list_attempts(RUN))
+
+    assert run(scenario()) == (RunState.RUNNING, ["heard", "read"], 2)
+
+
+def test_branches_of_one_task_do_not_keep_a_run_in_memory(tmp_path: Path) -> None:
+    async def scenario() -> Any:
+        app = waiting_app(tmp_path)
+
+        @app.run(version=1)
+        async def work(context: Context) -> Any:
+            await context.branch("first").now()
+            inner = context.branch("second").branch("inner" * 15)
+            return await inner.wait_for("news")
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            await put_away(app)
+            await app.send(RUN, "news", "heard")
+            return await handle.result()
+
+    assert run(scenario()) == "heard"

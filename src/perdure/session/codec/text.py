@@ -27,30 +27,39 @@ class TextCodec:
         self, message: WireMessage, *, before: WireMessage | None = None
     ) -> Sequence[Event] | None:
         """Return the texts of a message, or what it adds to an earlier state of it."""
-        message_id = message.header(CODEC_MESSAGE_ID)
-        if not message_id:
+        if not message.header(CODEC_MESSAGE_ID):
             return []
-        kind = message.codec.get(KIND, "")
-        if message.name == AI_INPUT and kind in INPUT_KINDS:
-            said = {"text": message.text} if message.codec.get(PART_TYPE) == "text" else {}
-            role = message.header(ROLE) or "user"
-            return [Input(message_id, kind, said, role)] if before is None else None
+        if message.name == AI_INPUT and message.codec.get(KIND) in INPUT_KINDS:
+            return [_input(message)] if before is None else None
         if message.name != AI_OUTPUT:
             return []
-        if before is None:
-            # Other outputs say nothing here, and still are of the run.
-            said = {"text": message.text} if kind == "text" else {}
-            return [Output(message_id, {"type": "text", **said})]
-        if kind != "text":
-            return []
-        if not message.streamed or not message.text.startswith(before.text):
-            return None
-        news = message.text[len(before.text) :]
-        return [Output(message_id, {"type": "more", "text": news})] if news else []
+        return [_output(message)] if before is None else _more(message, before)
 
     def projection(self) -> Projection:
         """Return the empty projection."""
         return TextProjection()
+
+
+def _input(message: WireMessage) -> Input:
+    said = {"text": message.text} if message.codec.get(PART_TYPE) == "text" else {}
+    role = message.header(ROLE) or "user"
+    return Input(message.header(CODEC_MESSAGE_ID), message.codec[KIND], said, role)
+
+
+def _output(message: WireMessage) -> Output:
+    """Return an output; one that is no text says nothing here, and still is of its run."""
+    said = {"text": message.text} if message.codec.get(KIND) == "text" else {}
+    return Output(message.header(CODEC_MESSAGE_ID), {"type": "text", **said})
+
+
+def _more(message: WireMessage, before: WireMessage) -> list[Event] | None:
+    """Return what a text has beyond its earlier state, or None if it does not continue that."""
+    if message.codec.get(KIND) != "text":
+        return []
+    if not message.streamed or not message.text.startswith(before.text):
+        return None
+    news = message.text[len(before.text) :]
+    return [Output(message.header(CODEC_MESSAGE_ID), {"type": "more", "text": news})]
 
 
 class TextProjection:
