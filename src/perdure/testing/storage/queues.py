@@ -115,6 +115,13 @@ async def a_key_has_places_of_its_own(scene: Scene) -> None:
     expect(await process.claim(1), ["mail-2"], "a claim of the place of a key")
     await _start(process, "mail", 2, key="b", priority=5, name="late")
     expect(await process.claim(), ["late-0"], "a claim of a key that has a place left")
+    await process.store.declare_queue("solo", QueueLimits(key_concurrency=1))
+    await _start(process, "solo", 2, key="a")
+    for _ in range(2):
+        expect(await process.claim(), ["solo-0"], "a claim of what begins or goes on with a key")
+        await process.store.release_run(
+            _fence("solo-0", process, (await process.run("solo-0")).generation)
+        )
 
 
 async def a_rate_bounds_what_begins(scene: Scene) -> None:
