@@ -65,10 +65,11 @@ def test_where_a_run_stands(said: tuple[str, ...], status: RunStatus) -> None:
         ({}, RunFault(104008, 500, "agent reported an error")),
         ({"error-code": "40160", "error-message": "no"}, RunFault(40160, 401, "no")),
         ({"error-code": "104010", "error-message": ""}, RunFault(104010, 500, "")),
+        ({"error-code": "7"}, RunFault(7, 500, "agent reported an error")),
         ({"error-code": "x"}, RunFault(104008, 500, "agent reported an error")),
         ({"error-code": "9" * 5000}, RunFault(104008, 500, "agent reported an error")),
     ],
-    ids=["nothing", "both", "empty", "no number", "a long number"],
+    ids=["nothing", "both", "empty", "small", "no number", "a long number"],
 )
 def test_why_a_run_failed(headers: dict[str, str], fault: RunFault) -> None:
     wire = Wire()
@@ -120,7 +121,9 @@ def test_late_output_of_a_dead_attempt_never_shows() -> None:
         creates_first = sorted(lines, key=lambda line: line["action"] == "message.append")
         creates_first.sort(key=lambda line: (line["serial"], line["version"]["serial"]))
         tree = read(creates_first)
-        assert texts(tree) == ["hi", "good"]
+        # Nor does it count as the end of the step that the retry is in.
+        (message,) = run_of(tree).messages()
+        assert message.message["parts"] == [{"type": "text", "text": "good"}]
         (step,) = run_of(tree).info.steps
         assert (step.status, step.attempt_count) == ("complete", 2)
 
@@ -178,6 +181,7 @@ def test_a_resumed_run_does_not_vanish_while_its_start_is_not_loaded() -> None:
     run.step().text("went on")
     tree = read(wire.lines[resumed:])
     assert texts(tree) == ["went on"]
+    assert run_of(read(wire.lines[resumed - 2 :])).parent is None
     assert run_of(tree).info.client_id == "alice"
     for line in wire.lines[:resumed]:
         tree.apply(parse_message(line))
@@ -200,3 +204,50 @@ def test_events_that_do_not_say_of_what_they_are_do_nothing() -> None:
     wire.publish("ai-output", {"run-id": "r", "codec-message-id": "m"}, {"kind": "unheard-of"})
     tree = read(wire.lines)
     assert tree.nodes == []
+
+
+def test_what_is_said_twice_counts_alike_in_either_order() -> None:
+    wire = Wire()
+    early = say(wire, "steer", "before the start", **{"run-id": "r"})
+    run = opened(wire)
+    step = run.step("s")
+    step.text("said")
+    step.end("failed")
+    step.end("cancelled")
+    fork = {"role": "assistant", "codec-message-id": "f", "event-id": "e", "stream": "false"}
+    codec = {"kind": "tool-result", "toolCallId": "c"}
+    wire.publish("ai-input", {**fork, "supersedes": "left"}, codec, {"output": 1})
+    for run_id in ("first", "second"):
+        Run(wire, run_id, {"id": "f", "parent": "f", "structural-parent": "u1"}).start()
+    for lines in (wire.lines, sorted(wire.lines, key=lambda line: line["serial"], reverse=True)):
+        tree = read(lines)
+        info = run_of(tree).info
+        assert (info.parent, [each.status for each in info.steps]) == ("u1", ["cancelled"])
+        assert info.start_serial > str(wire.lines[0]["serial"])
+        owner = tree.owner("f")
+        assert owner is not None
+        assert owner.key == "first"
+        assert [len(run_of(tree, key).log.entries()) for key in ("first", "second")] == [1, 0]
+    assert early["id"] == "steer"
+
+
+def test_a_message_is_of_the_node_that_had_it_first() -> None:
+    wire = Wire()
+    say(wire, "m", "mine")
+    say(wire, "m", "and not yours", **{"run-id": "r"})
+    for lines in (wire.lines, wire.lines[::-1]):
+        owner = read(lines).owner("m")
+        assert owner is not None
+        assert owner.key == "m"
+
+
+def test_what_is_appended_after_the_end_shows_live_as_it_does_in_history() -> None:
+    wire = Wire()
+    run = opened(wire)
+    serial = run.step().output("text", stream="t", id="t")
+    wire.append(serial, "one", "complete")
+    tree = read(wire.lines)
+    assert texts(tree) == ["hi", "one"]
+    wire.append(serial, " more", "complete")
+    tree.apply(parse_message(wire.lines[-1]))
+    assert texts(tree) == ["hi", "one more"]

@@ -301,3 +301,15 @@ def test_what_a_fork_begins_with_is_read_without_what_is_malformed() -> None:
     kept = {"codecMessageId": "f", "message": {**good, "parts": good["parts"][:1]}}
     payload = {"toolCallId": "c", "output": 1, "seed": [kept]}
     assert UiMessageCodec().decode(message) == [Input("f", "tool-result", payload, "assistant")]
+
+
+def test_a_message_that_was_not_announced_takes_its_id_from_its_first_stream() -> None:
+    wire = Wire()
+    run = Run(wire, "r", say(wire, "u1", "hi"))
+    run.step().output("text", stream="t", id="t", messageId="dom")
+    tree = Tree(UiMessageCodec())
+    for line in wire.lines:
+        tree.apply(parse_message(line))
+    node = tree.run("r")
+    assert node is not None
+    assert [message.message["id"] for message in node.messages()] == ["dom"]

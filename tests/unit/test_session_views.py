@@ -9,6 +9,7 @@ import pytest
 from perdure.errors import InvalidSessionArgument
 from perdure.session.codec import TextCodec, UiMessageCodec
 from perdure.session.message import parse_message
+from perdure.session.prompt import prompt
 from perdure.session.reader import SessionReader
 from perdure.session.view import View
 from perdure.testing.session_oracle import Recording
@@ -73,8 +74,11 @@ def test_an_answer_is_replaced_from_one_of_its_messages_on() -> None:
     assert shown(view) == ["ask", "one", "two", "three"]
 
 
+@pytest.mark.parametrize("missed", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_an_edit_shows_to_whoever_makes_it_and_not_to_who_reads_the_other(own: bool) -> None:
+def test_an_edit_shows_to_whoever_makes_it_and_not_to_who_reads_the_other(
+    own: bool, missed: bool
+) -> None:
     wire = Wire()
     turn(wire, "a", say(wire, "u1", "ask"), "one")
     reader = reader_of(wire)
@@ -82,8 +86,12 @@ def test_an_edit_shows_to_whoever_makes_it_and_not_to_who_reads_the_other(own: b
     turn(wire, "b", say(wire, "u2", "ask again", **{"fork-of": "u1"}), "two")
     if own:
         reader.view.select("u2")
-    for line in wire.lines[seen:]:
-        reader.receive(parse_message(line))
+    edit = Recording(parse_message(line) for line in wire.lines[seen:])
+    if missed:
+        (page,) = edit.history(len(edit.deliveries), 100)
+        reader.resync(page, "behind it", more=True)
+    for delivery in edit.deliveries:
+        reader.receive(delivery)
     assert shown(reader.view) == (["ask again", "two"] if own else ["ask", "one"])
     assert shown(View(reader.tree)) == ["ask again", "two"]
 
@@ -115,6 +123,7 @@ def test_a_run_that_was_left_for_another_is_not_shown(
     reader = SessionReader(codec())
     for line in wire.lines:
         reader.receive(parse_message(line))
+    reader.view.select("left")
     assert [run.run_id for run in reader.view.runs] == ["next" if opened else trigger["id"]]
     if codec is UiMessageCodec:
         answered = reader.view.messages[1].message["parts"][0]
@@ -136,8 +145,8 @@ def test_what_was_read_does_not_change_with_what_comes_later() -> None:
     before = reader.view.messages
     for line in wire.lines[-2:]:
         reader.receive(parse_message(line))
-    assert before[1].message["parts"][1]["text"] == "one"
     assert reader.view.messages[1].message["parts"][1]["text"] == "one two"
+    assert before[1].message["parts"][1]["text"] == "one"
 
 
 def test_a_message_that_is_not_stored_is_no_part_of_the_conversation() -> None:
@@ -166,6 +175,8 @@ def test_a_reader_knows_where_to_go_on() -> None:
     assert (reader.cursor, reader.oldest, reader.complete) == ("far ahead", stored[2].serial, False)
     assert reader.reveal(5) == 5
     reader.load(stored[:2], more=False)
+    reader.resync(stored[6:], "further", more=True)
+    assert reader.complete
     assert reader.reveal(5) == 0
     assert shown(reader.view) == ["ask", "one", "two"]
 
@@ -191,3 +202,59 @@ def test_requests_are_found_in_history_too() -> None:
     trigger = tree.requests.trigger("event-u1")
     assert trigger is not None
     assert (trigger.data, tree.requests.trigger("e1")) == ("part one", None)
+    backwards = SessionReader(UiMessageCodec())
+    backwards.load([parse_message(line) for line in wire.lines[::-1]], more=False)
+    assert backwards.tree.requests.trigger("event-u1") == trigger
+
+
+def test_a_replacement_that_was_itself_left_gives_way() -> None:
+    wire = Wire()
+    first = turn(wire, "a", say(wire, "u1", "ask"), "one", "two")
+    asked = regenerate(wire, first.messages[1], first.messages[0])
+    left = Run(wire, "left", asked)
+    left.start()
+    left.step().text("other")
+    fork_with_result(wire, left, first.messages[0], "c", [])
+    assert shown(reader_of(wire).view) == ["ask", "one", "two"]
+
+
+def asked_of(
+    reader: SessionReader, anchor: str, run_id: str = "", regenerates: str | None = None
+) -> list[str]:
+    messages = prompt(reader.tree, anchor, run_id=run_id, regenerates=regenerates)
+    return [message.message["parts"][-1]["text"] for message in messages]
+
+
+def test_an_agent_is_asked_without_what_came_to_no_answer() -> None:
+    wire = Wire()
+    first = turn(wire, "a", say(wire, "u1", "ask"), "one", "two")
+    second = Run(wire, "b", say(wire, "u2", "never mind", parent=first.messages[1]))
+    second.start()
+    second.step().text("half")
+    second.end("cancelled")
+    say(wire, "u3", "again", parent=second.messages[0])
+    reader = reader_of(wire)
+    assert asked_of(reader, "u3") == ["ask", "one", "two", "again"]
+    target = first.messages[1]
+    assert asked_of(reader, first.messages[0], regenerates=target) == ["ask", "one"]
+    assert asked_of(reader, second.messages[0], "b") == ["ask", "one", "two", "never mind", "half"]
+    assert asked_of(reader, "nowhere") == []
+
+
+def test_steering_that_nobody_took_up_is_what_an_agent_is_asked_last() -> None:
+    wire = Wire()
+    run = Run(wire, "a", say(wire, "u1", "ask"))
+    run.start()
+    run.step().text("one")
+    say(wire, "steer", "mind this", **{"run-id": "a"})
+    run.step().text("two")
+    reader = reader_of(wire)
+    assert asked_of(reader, "u1", "a") == ["ask", "one", "two", "mind this"]
+    later = run.step()
+    later.output("data-x", 1)
+    stamped = wire.lines[-1]["extras"]["ai"]["transport"]
+    stamped["steer-codec-message-ids"] = '["steer"]'
+    reader.receive(parse_message(wire.lines[-1]))
+    (node,) = [node for node in reader.tree.nodes if node.key == "a"]
+    ids = [message.codec_message_id for message in prompt(reader.tree, "u1", run_id="a")]
+    assert ids == ["u1", *(message.codec_message_id for message in node.messages())]

@@ -56,9 +56,9 @@ class MessageLog:
 def _later(before: WireMessage, delivery: WireMessage) -> WireMessage | None:
     """Return what a message is after a further delivery, or None if that is no news.
 
-    Whose a message is stays as it was first said; a later delivery changes the data, the headers
-    of the codec, and whether the stream has ended. An update is the truth even after the last
-    append: it may be the repair of a gap.
+    Whose a message is, and of which kind, stays as it was first said; a later delivery changes the
+    data, other headers of the codec, and whether the stream has ended. An update is the truth even
+    after the last append: it may be the repair of a gap.
     """
     if delivery.action is Action.CREATE or delivery.version <= before.version:
         return None
@@ -68,6 +68,9 @@ def _later(before: WireMessage, delivery: WireMessage) -> WireMessage | None:
     transport = before.transport or {}
     if status := delivery.header(headers.STATUS):
         transport = {**transport, headers.STATUS: status}
+    codec = before.codec
+    if delivery.transport is not None:
+        codec = {**delivery.codec, headers.KIND: codec.get(headers.KIND, "")}
     return msgspec.structs.replace(
         before,
         action=Action.DELETE if delivery.action is Action.DELETE else Action.UPDATE,
@@ -75,5 +78,5 @@ def _later(before: WireMessage, delivery: WireMessage) -> WireMessage | None:
         name=before.name or delivery.name,
         data=data,
         transport=transport,
-        codec=before.codec if delivery.transport is None else delivery.codec,
+        codec=codec,
     )

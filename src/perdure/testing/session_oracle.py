@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -37,11 +37,11 @@ class Recording:
         """Return the recording in lines of JSON. Raises `InvalidSessionMessage` with the line."""
         known: dict[str, int] = {}
         deliveries: list[WireMessage] = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             try:
-                deliveries.append(parse_message(_completed(msgspec.json.decode(line), known)))
+                deliveries.append(parse_message(_completed(_read_line(line), known)))
             except (msgspec.DecodeError, InvalidSessionMessage) as error:
                 raise InvalidSessionMessage(f"line {number}: {error}") from error
         return cls(deliveries)
@@ -105,9 +105,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.page < 1 or (options.join or 0) < 0:
         parser.error("--page is 1 or more, --join 0 or more")
-    recording = Recording.read(options.file.read_text("utf-8"))
+    try:
+        recording = Recording.read(options.file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, InvalidSessionMessage) as error:
+        parser.error(f"{options.file}: {error}")
     view = read_at(recording, UiMessageCodec(), joined=options.join, page=options.page)
     print(msgspec.json.encode(view_document(view)).decode())
+
+
+_read_line: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _completed(document: dict[str, Any], known: dict[str, int]) -> dict[str, Any]:

@@ -27,8 +27,12 @@ PAGES = (1, 2, 3, 5, 8, 13, 100)
 PRESENT_AT_EDIT = {"edit-fork": range(13)}
 
 
+def text_of(name: str) -> str:
+    return (VECTORS / f"{name}.wire.jsonl").read_text("utf-8")
+
+
 def recording(name: str) -> Recording:
-    return Recording.read((VECTORS / f"{name}.wire.jsonl").read_text("utf-8"))
+    return Recording.read(text_of(name))
 
 
 def expected(name: str, reader: str = "cold") -> dict[str, Any]:
@@ -165,3 +169,35 @@ def test_the_oracle_prints_the_view(
     runpy.run_module("perdure.testing.session_oracle", run_name="__main__")
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert printed == [expected("stream-error")["view"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"serial":"a"}\n{', "line 2"),
+        ("[]", "line 1"),
+        ('\n# nothing\n{"serial":"a","name":1}', "line 3"),
+        (None, "No such file"),
+    ],
+    ids=["no json", "no object", "malformed", "missing"],
+)
+def test_the_oracle_says_what_is_wrong_with_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+) -> None:
+    path = tmp_path / "recorded.jsonl"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    with pytest.raises(SystemExit):
+        main([str(path)])
+    assert said in capsys.readouterr().err
+
+
+def test_a_recording_may_leave_out_actions_and_versions() -> None:
+    lines = [json.loads(line) for line in text_of("simple-turn").splitlines()]
+    for line in lines:
+        del line["action"], line["version"]
+    # Lines end at line feeds alone: JSON may hold what else ends one for people.
+    lines[0]["clientId"] = "\u2028"
+    short = Recording.read("\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+    view = read_at(short, UiMessageCodec(), joined=8, page=2)
+    assert plain(view_document(view)) == expected("simple-turn")["view"]

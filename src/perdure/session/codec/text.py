@@ -54,10 +54,9 @@ def _output(message: WireMessage) -> Output:
 
 def _more(message: WireMessage, before: WireMessage) -> list[Event] | None:
     """Return what a text has beyond its earlier state, or None if it does not continue that."""
-    kinds = {message.codec.get(KIND), before.codec.get(KIND)}
-    if "text" not in kinds:
+    if message.codec.get(KIND) != "text":
         return []
-    if len(kinds) > 1 or not message.streamed or not message.text.startswith(before.text):
+    if not message.streamed or not message.text.startswith(before.text):
         return None
     news = message.text[len(before.text) :]
     return [Output(message.header(CODEC_MESSAGE_ID), {"type": "more", "text": news})]

@@ -30,7 +30,7 @@ def stream_chunks(message: WireMessage, before: WireMessage | None) -> list[Chun
     start, news = [_start(kind, message.codec)], message.text
     if before is not None:
         ended = before.header(STATUS) == COMPLETE or not before.streamed
-        if ended or not news.startswith(before.text) or before.codec.get(KIND) != kind:
+        if ended or not news.startswith(before.text):
             return None
         start, news = [], news[len(before.text) :]
     chunks = start + ([_delta(kind, message.codec, news)] if news else [])

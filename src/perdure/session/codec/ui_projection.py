@@ -180,8 +180,6 @@ def _bound(message: _Message, kind: str, chunk: dict[str, Any]) -> None:
     """Apply a chunk about the whole message or one of its steps."""
     if kind == "start-step":
         message.parts.append({"type": "step-start"})
-    elif kind == "finish-step":
-        message.open.clear()
     if kind == "start" and "messageId" in chunk:
         message.envelope["id"] = chunk["messageId"]
     if "messageMetadata" in chunk:
