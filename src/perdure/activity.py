@@ -42,6 +42,7 @@ class Activity:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
+        self.root: asyncio.Task[Any] | None = None
         self.interrupted = False
         self.cancelled = False
         self._live: dict[Place, asyncio.Task[Any]] = {}
@@ -162,6 +163,15 @@ class Activity:
     def done(self, place: Place) -> None:
         """Remember that an operation was recorded by this execution."""
         self._done.add(place)
+
+    def is_done(self, place: Place) -> bool:
+        """Return whether this execution has recorded an operation."""
+        return place in self._done
+
+    def is_being_cancelled(self) -> bool:
+        """Return whether the task that the run's function is called in is cancelled, or is here."""
+        root = self.root
+        return root is None or root.cancelling() > 0 or root is asyncio.current_task()
 
     def beside(self, place: Place | None = None) -> bool:
         """Return whether other operations than this one are under way."""

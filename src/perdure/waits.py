@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,9 +13,11 @@ from perdure.delays import whole_seconds
 from perdure.errors import InvalidPayload
 from perdure.inbox import Message
 from perdure.journal.invocation import Invocation
-from perdure.journal.record import Outcome, Success
-from perdure.journal.store import TimerRow, timer_of
+from perdure.journal.record import Failure, Outcome, Success
+from perdure.journal.store import NewRecord, TimerRow, timer_of
 from perdure.recorder import Performed, Recorder, check_new, performed_as
+
+_GIVEN_UP: Final = Failure("WaitGivenUp", message="the run's code gave it up")
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class Waiter(Recorder):
         asked = Asked(invocation, digest_of(invocation), above)
         row = self._find(asked)
         if row is not None:
-            await self._answer(row)
+            await self._again(asked, await self._answer(row))
             return
         self.activity.begin(asked.place)
         try:
@@ -83,6 +85,9 @@ class Waiter(Recorder):
             if timer is None:
                 timer = await self._begin_wait(asked, wake_at)
             await self._wait(asked, timer)
+        except asyncio.CancelledError:
+            await self._give_up(asked)
+            raise
         finally:
             self.activity.end(asked.place)
 
@@ -98,7 +103,7 @@ class Waiter(Recorder):
         asked = Asked(invocation, digest_of(invocation), above)
         row = self._find(asked)
         if row is not None:
-            return await self._answer(row)
+            return await self._again(asked, await self._answer(row))
         check_new(invocation)
         self.activity.begin(asked.place)
         try:
@@ -107,6 +112,9 @@ class Waiter(Recorder):
                 ends_at = None if wait.seconds is None else self.clock.now() + wait.seconds
                 timer = await self._begin_wait(asked, ends_at, wait)
             return await self._receive(asked, wait, timer.wake_at)
+        except asyncio.CancelledError:
+            await self._give_up(asked)
+            raise
         finally:
             self.activity.end(asked.place)
 
@@ -129,6 +137,32 @@ class Waiter(Recorder):
             return await self._receive(asked, wait, self.clock.now())
         finally:
             self.activity.end(asked.place)
+
+    async def _give_up(self, asked: Asked) -> None:
+        """Record that the run's code gave a wait up, so that no later execution ends it either.
+
+        What cancels the whole run says nothing of its code.
+        """
+        activity = self.activity
+        whole = activity.stopping or activity.is_being_cancelled()
+        refused = self.tenure.refusal() is not None
+        if asked.above or whole or refused or activity.is_done(asked.place):
+            return
+        await asyncio.shield(
+            asyncio.ensure_future(self._record(asked, _GIVEN_UP, 1, self.clock.now()))
+        )
+
+    async def _again(self, asked: Asked, performed: Performed) -> Performed:
+        """Return what a wait came to before; one that was given up goes on until it is again."""
+        outcome = performed.outcome
+        if not isinstance(outcome, Failure) or outcome.error_name != _GIVEN_UP.error_name:
+            return performed
+        self.activity.begin(asked.place)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.activity.end(asked.place)
+        raise AssertionError
 
     async def _begin_wait(
         self, asked: Asked, wake_at: float | None, wait: Wait | None = None
@@ -159,10 +193,22 @@ class Waiter(Recorder):
                 return await self._record(asked, wait.late, 1, started_at)
             outcome = await self.tenure.insist(partial(wait.outcome, message))
             record = self._record_of(asked, outcome, 1, started_at)
-            take = partial(self.store.take_message, self.fence, message, record)
-            if await self.tenure.insist(take):
-                self._remember(asked, record)
+            if await self._take(asked, message, record):
                 return performed_as(record)
+
+    async def _take(self, asked: Asked, message: Message, record: NewRecord) -> bool:
+        take = partial(self.store.take_message, self.fence, message, record)
+        taking = asyncio.ensure_future(self.tenure.insist(take))
+        try:
+            landed = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # It may land all the same, and is no wait then that was given up.
+            if await taking:
+                self._remember(asked, record)
+            raise
+        if landed:
+            self._remember(asked, record)
+        return landed
 
     async def _wait(self, asked: Asked, timer: TimerRow) -> None:
         started_at = self.clock.now()

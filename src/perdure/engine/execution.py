@@ -169,6 +169,7 @@ class Execution:
 
     async def _call_to_end(self, performer: Performer) -> RunEnd | None:
         self._calling = True
+        performer.activity.root = asyncio.current_task()
         try:
             return await self._call(performer)
         except asyncio.CancelledError:
