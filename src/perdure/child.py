@@ -6,6 +6,9 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
+CHILD_HANDLER: Final = "perdure.child"
+"""The handler id of what starts a run from inside of another one."""
+
 
 class NotGiven(enum.Enum):
     """What stands for an input that was not given."""
@@ -19,7 +22,7 @@ NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 class ChildRun(Generic[T]):
     """A run that was started from inside of another one."""
 
-    def __init__(self, run_id: str, ended: Callable[[str], Awaitable[T]]) -> None:
+    def __init__(self, run_id: str, ended: Callable[[], Awaitable[T]]) -> None:
         self.run_id = run_id
         self._ended = ended
 
@@ -32,4 +35,4 @@ class ChildRun(Generic[T]):
         If it raises: `RunFailed` or `RunCancelled`, now and on every replay, or as
         `Context.wait_for`. A result can be asked for once.
         """
-        return await self._ended(self.run_id)
+        return await self._ended()

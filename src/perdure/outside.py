@@ -9,12 +9,13 @@ import msgspec
 
 from perdure.approvals import Answer, ApprovalKind
 from perdure.canonical import decode, encode
-from perdure.child import NOT_GIVEN, ChildRun
+from perdure.child import CHILD_HANDLER, NOT_GIVEN, ChildRun
 from perdure.errors import (
     InvalidInvocation,
     InvalidPayload,
     RunCancelled,
     RunFailed,
+    UnknownRun,
     WaitTimedOut,
 )
 from perdure.ids import IDENTIFIER_LIMIT, check_identifier, shortened
@@ -68,7 +69,9 @@ class Outside(Scope):
         )
         return self._performer.delay_until(invocation, at.timestamp(), above=self._above)
 
-    async def wait_for(self, name: str, *, timeout_seconds: float | None = None) -> Any:
+    def wait_for(
+        self, name: str, *, timeout_seconds: float | None = None
+    ) -> Coroutine[Any, Any, Any]:
         """Return what the next message of a name says that is sent to the run.
 
         `App.send` sends it, from any process and before or after this. Each message is returned
@@ -83,13 +86,17 @@ class Outside(Scope):
         self._own()
         check_identifier(name, "message name")
         document = encode({"name": name, "timeout_ms": milliseconds(timeout_seconds)})
-        why = f"no message {name!r} came within {timeout_seconds} seconds"
+        return self._message(name, self.counter("wait"), document, timeout_seconds)
 
+    async def _message(
+        self, name: str, number: int, document: bytes, timeout_seconds: float | None
+    ) -> Any:
         async def said(message: Message) -> Outcome:
             return Success(message.payload_json or b"null")
 
+        why = f"no message {name!r} came within {timeout_seconds} seconds"
         wait = Wait(name, said, timeout_seconds, Failure("WaitTimedOut", message=why))
-        performed = await self.wait("wait", self.counter("wait"), "perdure.wait", document, wait)
+        performed = await self.wait("wait", number, "perdure.wait", document, wait)
         if isinstance(performed.outcome, Failure):
             raise WaitTimedOut(name, performed.outcome.message)
         return self._read(performed.output(name), f"message {name}", None)
@@ -117,14 +124,14 @@ class Outside(Scope):
                 return taken
             taken.append(self._read(performed, f"message {name}", None))
 
-    async def approval(
+    def approval(
         self,
         name: str,
         arguments: Mapping[str, Any],
         *,
         kind: ApprovalKind = ApprovalKind.APPROVAL,
         timeout_seconds: float | None = None,
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         """Ask for something, and return what a person or a system outside answers.
 
         `App.approvals` shows it and `App.resolve` answers it, in any process. `name` is what is to
@@ -137,6 +144,16 @@ class Outside(Scope):
         check_identifier(name, "approval name")
         number = self.counter("approval")
         document = encode({**arguments}, what=f"{name}: arguments")
+        return self._asked(number, name, document, kind, timeout_seconds)
+
+    async def _asked(
+        self,
+        number: int,
+        name: str,
+        document: bytes,
+        kind: ApprovalKind,
+        timeout_seconds: float | None,
+    ) -> Answer:
         found = await self.ask("approval", number, name, document, kind, timeout_seconds)
         return found.answer
 
@@ -195,23 +212,28 @@ class Outside(Scope):
             return Success(encode({"run_id": child}))
 
         performed = await self.perform(
-            OperationKind.TOOL_CALL, "child", number, "perdure.child", document, start
+            OperationKind.TOOL_CALL, "child", number, CHILD_HANDLER, document, start
         )
         # Of a run that was forked, it is the other one's.
         started = decode(performed.output(child), what="child")["run_id"]
-        return ChildRun(started, self._end_of_child)
+        return ChildRun(started, partial(self._end_of_child, started, number))
 
-    async def _end_of_child(self, run_id: str) -> Any:
-        self._own()
+    async def _end_of_child(self, run_id: str, number: int) -> Any:
         children = self._performer.children
 
         async def ended(message: Message) -> Outcome:
             del message
             return await children.end_of(run_id)
 
+        async def look() -> Outcome | None:
+            # A run that was forked or imported was told of no end: its children told another one.
+            try:
+                return await children.ended(run_id)
+            except UnknownRun as error:
+                raise self._performer.tenure.park(error) from error
+
         late = Failure("WaitTimedOut")
-        wait = Wait(f"perdure:run:{run_id}", ended, None, late)
-        number = self.counter("child.end")
+        wait = Wait(f"perdure:run:{run_id}", ended, None, late, look=look)
         document = encode({"run_id": run_id})
         performed = await self.wait("child.end", number, "perdure.child.end", document, wait)
         self._performer.add_run(await children.family(run_id))

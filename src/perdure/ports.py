@@ -92,6 +92,10 @@ class Children(Protocol):
         """Return what a run that has ended came to: its output, or why there is none."""
         ...
 
+    async def ended(self, run_id: str) -> Outcome | None:
+        """Return what a run came to, or None while it has not ended; raises `UnknownRun`."""
+        ...
+
     async def family(self, run_id: str) -> Sequence[str]:
         """Return a run and all that were started below it."""
         ...

@@ -25,7 +25,8 @@ class Wait(msgspec.Struct, frozen=True):
 
     A message named `awaits` ends it, as `outcome` says of that; after `seconds`, if that is not
     None, it comes to `late`. `begin` writes that it begins, where more is written along with that;
-    it is given the digest of the input, and when the time is over in wall seconds, UTC.
+    it is given the digest of the input, and when the time is over in wall seconds, UTC. `look` says
+    what it comes to where no message was sent to this run, or None.
     """
 
     awaits: str
@@ -33,6 +34,7 @@ class Wait(msgspec.Struct, frozen=True):
     seconds: float | None
     late: Outcome
     begin: Callable[[bytes, float | None], Awaitable[None]] | None = None
+    look: Callable[[], Awaitable[Outcome | None]] | None = None
 
 
 def milliseconds(seconds: float | None) -> int | None:
@@ -188,9 +190,9 @@ class Waiter(Recorder):
     async def _receive(self, asked: Asked, wait: Wait, wake_at: float | None) -> Performed:
         started_at = self.clock.now()
         while True:
-            message = await self._next_message(asked, wait.awaits, wake_at)
-            if message is None:
-                return await self._record(asked, wait.late, 1, started_at)
+            message = await self._next_message(asked, wait, wake_at)
+            if not isinstance(message, Message):
+                return await self._record(asked, message or wait.late, 1, started_at)
             outcome = await self.tenure.insist(partial(wait.outcome, message))
             record = self._record_of(asked, outcome, 1, started_at)
             if await self._take(asked, message, record):
@@ -220,20 +222,24 @@ class Waiter(Recorder):
         await self._record(asked, Success(b"{}"), 1, started_at)
 
     async def _next_message(
-        self, asked: Asked, awaits: str, wake_at: float | None
-    ) -> Message | None:
-        """Return the message that a wait ends with, or None when its time is over before."""
+        self, asked: Asked, wait: Wait, wake_at: float | None
+    ) -> Message | Outcome | None:
+        """Return the message that a wait ends with, or what it came to without one.
+
+        None when its time is over before.
+        """
+        find = partial(self.store.next_message, self.fence.run_id, wait.awaits)
         # A look that finds nothing is no sign of life: what others write keeps no run in memory.
-        with self.activity.resting(asked.below, Rest(wake_at, frozenset({awaits}))):
+        with self.activity.resting(asked.below, Rest(wake_at, frozenset({wait.awaits}))):
             while True:
                 # Before the look, or what comes right after it would not be heard of.
                 heard = self.activity.news()
-                message = await self.tenure.insist(
-                    lambda: self.store.next_message(self.fence.run_id, awaits)
-                )
+                found: Message | Outcome | None = await self.tenure.insist(find)
+                if found is None and wait.look is not None:
+                    found = await self.tenure.insist(wait.look)
                 seconds = None if wake_at is None else wake_at - self.clock.now()
-                if message is not None or (seconds is not None and seconds <= 0):
-                    return message
+                if found is not None or (seconds is not None and seconds <= 0):
+                    return found
                 await self._until(heard, seconds)
 
     async def _until(self, heard: asyncio.Event, seconds: float | None) -> None:

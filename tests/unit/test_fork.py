@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -155,5 +156,54 @@ def test_a_failed_run_is_forked_over_its_failure(tmp_path: Path) -> None:
             assert await (await app.fork(RUN, "call/1", edit=3)).result() == 3
             rows = await app.store.list_operations(RUN)
             assert [row.status for row in rows] == ["failure"]
+
+    run(main())
+
+
+def parents(folder: Path, paid: list[int]) -> App:
+    """Return an App whose run starts two others, which pay, and adds up what they paid."""
+    app = app_on(folder)
+
+    @app.run(version=1)
+    async def child(context: Context, cents: int) -> int:
+        async def pay() -> int:
+            paid.append(cents)
+            return cents
+
+        return await context.call(pay)
+
+    @app.run(version=1)
+    async def whole(context: Context) -> int:
+        parts = [await context.start_child(child, cents) for cents in (1, 2)]
+        return sum(await asyncio.gather(*(part.result() for part in parts)))
+
+    return app
+
+
+def test_a_fork_asks_the_children_of_the_other_run_for_their_end(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    async def main() -> None:
+        async with parents(tmp_path, paid) as app:
+            assert await (await app.start("whole", run_id=RUN)).result() == 3
+            fork = await app.fork(RUN, "child.end/1")
+            assert await fork.result() == 3
+            assert sorted(paid) == [1, 2]
+
+    run(main())
+
+
+def test_children_that_a_fork_would_start_again_need_a_decision(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    async def main() -> None:
+        async with parents(tmp_path, paid) as app:
+            await (await app.start("whole", run_id=RUN)).result()
+            with pytest.raises(ForkRepeats) as refused:
+                await app.fork(RUN, "child/2")
+            assert refused.value.run_ids == [f"{RUN}.child.2"]
+            fork = await app.fork(RUN, "child/2", repeat_effects=True)
+            assert await fork.result() == 3
+            assert sorted(paid) == [1, 2, 2]
 
     run(main())

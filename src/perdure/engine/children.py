@@ -8,7 +8,7 @@ from perdure.clock import Clock
 from perdure.codec import Codec
 from perdure.engine.registry import NOTHING, Registry
 from perdure.engine.store import NewRun, RunState, RunStore
-from perdure.errors import RunConflict
+from perdure.errors import RunConflict, UnknownRun
 from perdure.journal.record import Failure, Outcome, Success
 from perdure.queued import Queued
 
@@ -70,6 +70,16 @@ class ChildRuns:
                 f"run {run_id} exists and is another one than the child that run {parent} starts"
                 " under this id: start it under one of its own"
             )
+
+    async def ended(self, run_id: str) -> Outcome | None:
+        """Return what a run came to, or None while it has not ended; raises `UnknownRun`."""
+        row = await self._store.read_run(run_id)
+        if row is None:
+            raise UnknownRun(
+                f"run {run_id}, which this one waits for, is not in this store: import it, then"
+                " resume this one"
+            )
+        return await self.end_of(run_id) if row.state.ended else None
 
     async def family(self, run_id: str) -> Sequence[str]:
         """Return a run and all that were started below it."""

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from perdure.canonical import encode
+from perdure.child import CHILD_HANDLER
 from perdure.effects.receipt import Receipt, ReceiptState
 from perdure.engine.archive import ArchiveStore, export_run
 from perdure.engine.archived_run import ArchivedRecord, RunArchive
@@ -110,14 +111,18 @@ def _check_effects(source: RunArchive, fork: Fork, kept: Sequence[ArchivedRecord
     if fork.output_json is not None:
         answered.add(fork.at)
     repeated = [
-        receipt
+        receipt.operation_key
         for receipt in source.receipts
         if receipt.state is not ReceiptState.FAILED and _performed_at(receipt) not in answered
     ]
-    if repeated:
-        raise ForkRepeats(
-            source.run.run_id, fork.at, [receipt.operation_key for receipt in repeated]
-        )
+    children = [
+        msgspec.json.decode(record.payload)["run_id"]
+        for record in source.records
+        if record.operation.handler_id == CHILD_HANDLER and record.operation.status == "success"
+        if _place(record.operation) not in answered
+    ]
+    if repeated or children:
+        raise ForkRepeats(source.run.run_id, fork.at, repeated, children)
 
 
 def _performed_at(receipt: Receipt) -> str:

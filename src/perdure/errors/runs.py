@@ -152,16 +152,23 @@ class UnknownOperation(RunError):
 
 
 class ForkRepeats(RunError):
-    """A fork may do again what the other run did; `operation_keys` are those effects."""
+    """A fork may do again what the other run did.
 
-    def __init__(self, run_id: str, at: str, operation_keys: Sequence[str]) -> None:
+    `operation_keys` are its effects, and `run_ids` the runs that it started, from there on.
+    """
+
+    def __init__(
+        self, run_id: str, at: str, operation_keys: Sequence[str], run_ids: Sequence[str] = ()
+    ) -> None:
         self.run_id = run_id
         self.operation_keys = operation_keys
-        named = ", ".join(operation_keys)
+        self.run_ids = run_ids
+        named = ", ".join((*operation_keys, *(f"run {each}" for each in run_ids)))
         super().__init__(
             f"from {at} on, run {run_id} did to the world what a fork may do again: {named}. Look"
-            " at them with `perdure effects show`, and fork after them, give their outcome, or"
-            " accept that they are repeated"
+            " at them with `perdure effects show` and `perdure show`, and fork after them, give"
+            " their outcome, or accept that they are repeated: repeat_effects=True,"
+            " --repeat-effects"
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from perdure.session.codec.written import Encoder
 from perdure.session.message import WireMessage
 
 
@@ -55,7 +56,7 @@ class Projection(Protocol):
 
 
 class Codec(Protocol):
-    """What the data of messages mean: how they read as events, and what events add up to."""
+    """What the data of messages mean: how they read and are written, and what they add up to."""
 
     def decode(
         self, message: WireMessage, *, before: WireMessage | None = None
@@ -69,4 +70,8 @@ class Codec(Protocol):
 
     def projection(self) -> Projection:
         """Return the empty projection."""
+        ...
+
+    def encoder(self, message_id: str) -> Encoder:
+        """Return what writes the outputs of one message."""
         ...

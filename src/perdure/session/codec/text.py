@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.session.codec.port import Event, FoldedMessage, Input, Output, Projection
+from perdure.session.codec.text_encoder import TextEncoder
 from perdure.session.codec.ui_inputs import INPUT_KINDS
 from perdure.session.headers import (
     AI_INPUT,
@@ -17,7 +18,7 @@ from perdure.session.message import WireMessage
 
 
 class TextCodec:
-    """Reads nothing but text: messages are `{"id", "role", "text"}`.
+    """Reads and writes nothing but text: messages are `{"id", "role", "text"}`.
 
     The wire is that of UI messages, so both codecs read what either wrote; reasoning, tools and
     files are passed over. Texts of one message are parted by an empty line.
@@ -38,6 +39,10 @@ class TextCodec:
     def projection(self) -> Projection:
         """Return the empty projection."""
         return TextProjection()
+
+    def encoder(self, message_id: str) -> TextEncoder:
+        """Return what writes the text of one message."""
+        return TextEncoder(message_id)
 
 
 def _input(message: WireMessage) -> Input:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.session.codec.port import Event, Output, Projection
+from perdure.session.codec.ui_encoder import UiEncoder
 from perdure.session.codec.ui_inputs import decode_input
 from perdure.session.codec.ui_outputs import discrete_chunks, stream_chunks
 from perdure.session.codec.ui_projection import UiProjection
@@ -11,7 +12,7 @@ from perdure.session.message import WireMessage
 
 
 class UiMessageCodec:
-    """Reads messages as UI messages and the chunks of UI message streams, as `useChat` has them."""
+    """Reads and writes UI messages and the chunks of UI message streams, as `useChat` has them."""
 
     def decode(
         self, message: WireMessage, *, before: WireMessage | None = None
@@ -34,3 +35,7 @@ class UiMessageCodec:
     def projection(self) -> Projection:
         """Return the empty projection."""
         return UiProjection()
+
+    def encoder(self, message_id: str) -> UiEncoder:
+        """Return what writes the chunks of one message."""
+        return UiEncoder(message_id)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from perdure.clock import Clock
+from perdure.errors import MissingSerial, SendFailed
+from perdure.session.channel import Change, Channel, Draft
+
+_DELAYS_SECONDS: Final = (0.1, 0.2, 0.4)
+_Result = TypeVar("_Result")
+
+
+class Publisher:
+    """Writes to a channel, and tries again what can be repeated without harm."""
+
+    def __init__(self, channel: Channel, clock: Clock) -> None:
+        self._channel = channel
+        self._clock = clock
+
+    async def publish(self, draft: Draft) -> str:
+        """Write a message and return its serial; a repetition is the same message.
+
+        Durable when it returns: the message. Raises `SendFailed` once the tries are used up, and
+        `MissingSerial` where the channel does not say what it wrote.
+        """
+        serials = await self._again(lambda: self._channel.publish([draft]))
+        if len(serials) != 1 or not serials[0]:
+            raise MissingSerial(
+                f"the channel returned no serial for the {draft.name} it accepted; allow messages"
+                " to be changed in its settings"
+            )
+        return serials[0]
+
+    async def append(self, serial: str, change: Change) -> None:
+        """Add to a message, once. Durable when it returns: the addition."""
+        await self._channel.append(serial, change)
+
+    async def update(self, serial: str, change: Change) -> None:
+        """Write a message anew. Durable when it returns: the whole of it."""
+        await self._again(lambda: self._channel.update(serial, change))
+
+    async def _again(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
+        for seconds in _DELAYS_SECONDS:
+            try:
+                return await write()
+            except SendFailed:
+                await self._clock.sleep(seconds)
+        return await write()
