@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent, Tool
-from pydantic_ai.messages import ModelMessage, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure import Context
 from perdure.adapters.pydantic_ai import Durable, ToolConfig
@@ -91,5 +98,44 @@ def test_what_is_said_before_the_run_begins_to_ask_is_heard_first(tmp_path: Path
             assert await app.handle(RUN).result() == ["hi", "be brief"]
             waiting = [message.name for message in await app.messages(RUN) if not message.taken_at]
             assert waiting == ["other"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("output", [str, int])
+def test_what_is_said_during_the_last_request_is_heard_before_the_agent_ends(
+    tmp_path: Path, output: type[Any]
+) -> None:
+    app = app_on(tmp_path)
+    asked: list[int] = []
+
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(len(messages))
+        if len(asked) == 1:
+            await app.send(RUN, "steer", "wait, there is more")
+        if info.output_tools:
+            call = ToolCallPart(info.output_tools[0].name, {"response": len(asked)})
+            return ModelResponse(parts=[call])
+        return ModelResponse(parts=[TextPart(f"answer {len(asked)}")])
+
+    agent = Agent(
+        FunctionModel(answer),
+        name="desk",
+        output_type=output,
+        capabilities=[Durable(steered_by="steer")],
+    )
+
+    @app.run(version=1, name="work")
+    async def work(context: Context) -> list[Any]:
+        del context
+        result = await agent.run("hi")
+        return [str(result.output), *said(result.all_messages())]
+
+    async def main() -> None:
+        async with app:
+            result = await (await app.start(work, run_id=RUN)).result()
+            assert result[0].endswith("2")
+            assert result[1:] == ["hi", "wait, there is more"]
+            assert (await app.rehearse(RUN)).verdict == "matches"
 
     run(main())

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from perdure.errors import InvalidSessionArgument
-from perdure.session.channel import Change, Draft, HistoryPage
+from perdure.session.channel import Revision, Draft, HistoryPage
 from perdure.session.message import Action, WireMessage
 from perdure.session.message_log import MessageLog
 
@@ -95,11 +95,11 @@ class MemoryChannel:
         """Store messages. Durable when it returns: nothing outlasts the process."""
         return [self._log.publish(draft, self._client_id) for draft in drafts]
 
-    async def append(self, serial: str, change: Change) -> str:
+    async def append(self, serial: str, change: Revision) -> str:
         """Add to a message. Durable when it returns: nothing outlasts the process."""
         return self._change(Action.APPEND, serial, None, change)
 
-    async def update(self, serial: str, change: Change) -> str:
+    async def update(self, serial: str, change: Revision) -> str:
         """Replace a message. Durable when it returns: nothing outlasts the process."""
         return self._change(Action.UPDATE, serial, self._log.get(serial).name, change)
 
@@ -110,7 +110,7 @@ class MemoryChannel:
     @asynccontextmanager
     async def subscribe(
         self, after: str | None = None
-    ) -> AsyncIterator[AsyncIterator[WireMessage]]:
+    ) -> AsyncGenerator[AsyncIterator[WireMessage], None]:
         """Attach, and give every delivery behind a cursor, or from now on."""
         known = self._log.deliveries
         index = len(known)
@@ -122,7 +122,7 @@ class MemoryChannel:
         finally:
             await deliveries.aclose()
 
-    def _change(self, action: Action, serial: str, name: str | None, change: Change) -> str:
+    def _change(self, action: Action, serial: str, name: str | None, change: Revision) -> str:
         self._log.get(serial)
         version = self._log.next_version()
         self._log.add(

@@ -24,7 +24,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: bool = False
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """What an append adds to a streamed message, or what an update makes of it.
 
     Both tiers of headers replace those that the message had.
@@ -59,7 +59,7 @@ class Channel(Protocol):
         """
         ...
 
-    async def append(self, serial: str, change: Change) -> str:
+    async def append(self, serial: str, change: Revision) -> str:
         """Add to the data of a message; return the version.
 
         Calls for one message are made one after the other. An append has no id: one that failed is
@@ -67,7 +67,7 @@ class Channel(Protocol):
         """
         ...
 
-    async def update(self, serial: str, change: Change) -> str:
+    async def update(self, serial: str, change: Revision) -> str:
         """Replace the data of a message; return the version.
 
         It may be repeated. Durable when it returns: the data and the headers.

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import MissingSerial, SendFailed
-from perdure.session.channel import Change, Channel, Draft
+from perdure.session.channel import Revision, Channel, Draft
 
 _DELAYS_SECONDS: Final = (0.1, 0.2, 0.4)
 _Result = TypeVar("_Result")
@@ -32,11 +32,11 @@ class Publisher:
             )
         return serials[0]
 
-    async def append(self, serial: str, change: Change) -> None:
+    async def append(self, serial: str, change: Revision) -> None:
         """Add to a message, once. Durable when it returns: the addition."""
         await self._channel.append(serial, change)
 
-    async def update(self, serial: str, change: Change) -> None:
+    async def update(self, serial: str, change: Revision) -> None:
         """Write a message anew. Durable when it returns: the whole of it."""
         await self._again(lambda: self._channel.update(serial, change))
 

@@ -4,7 +4,7 @@ import asyncio
 
 from perdure.errors import SendFailed, SessionError, StreamNotRepaired
 from perdure.session import headers
-from perdure.session.channel import Change
+from perdure.session.channel import Revision
 from perdure.session.publisher import Publisher
 
 
@@ -28,10 +28,16 @@ class StreamWriter:
         self._sending: asyncio.Task[None] | None = None
 
     def add(self, fragment: str) -> None:
-        """Take text in, to be sent as soon as the append under way is done."""
+        """Take text in, to be sent as soon as the append under way is done.
+
+        Raises what kept the text before from being written.
+        """
         self._text += fragment
         self._unsent += fragment
-        if self._sending is None or (self._sending.done() and not self._sending.exception()):
+        if self._sending is not None and self._sending.done():
+            self._sending.result()
+            self._sending = None
+        if self._sending is None:
             self._sending = asyncio.create_task(self._send())
 
     async def flush(self) -> None:
@@ -92,6 +98,6 @@ class StreamWriter:
                 f" again: {error}"
             ) from error
 
-    def _change(self, data: str, status: str) -> Change:
+    def _change(self, data: str, status: str) -> Revision:
         transport = {**self._transport, headers.STATUS: status}
-        return Change(data=data, transport=transport, codec=self._codec)
+        return Revision(data=data, transport=transport, codec=self._codec)

@@ -224,10 +224,14 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Put what people said meanwhile into the conversation, before the model is asked."""
-        if self._steered_by is not None and self.in_durable_context:
+        if self.in_durable_context:
+            await self._hear(ctx)
+        return await super().before_model_request(ctx, request_context)
+
+    async def _hear(self, ctx: RunContext[AgentDepsT]) -> None:
+        if self._steered_by is not None:
             for said in await steering(ctx, self._steered_by):
                 ctx.enqueue(said)
-        return await super().before_model_request(ctx, request_context)
 
     async def wrap_model_request(
         self,
@@ -248,6 +252,10 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
             ctx, request_context=request_context, handler=handler
         )
         run.count_calls(ctx.run_step, response)
+        outputs = {tool.name for tool in request_context.model_request_parameters.output_tools}
+        if all(call.tool_name in outputs for call in response.tool_calls):
+            # What was said while the model gave its last answer is heard before the agent ends.
+            await self._hear(ctx)
         return response
 
     async def prepare_model_request(

@@ -60,10 +60,10 @@ class UiEncoder:
 
     def encode(self, output: Any) -> list[Written]:
         """Return what a chunk is written as; `InvalidSessionArgument` if it is of no known type."""
-        kind = cast("dict[str, Any]", output).get("type") if isinstance(output, dict) else None
+        chunk = cast("dict[str, Any]", output if isinstance(output, dict) else {})
+        kind = chunk.get("type")
         if not isinstance(kind, str):
-            _refuse(f"an output is no chunk with a type, but {type(output).__name__}")
-        chunk = cast("dict[str, Any]", output)
+            _refuse("an output has no type")
         written: list[Written] = []
         for missing in self._repair.missing_before(self._as_read(chunk)):
             written += self._chunk(missing["type"], missing)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import uuid4
+
+from perdure.clock import Clock
+from perdure.errors import (
+    ContinuityLost,
+    HistoryFailed,
+    InvalidSessionArgument,
+    RunNotObserved,
+    SessionCancelled,
+    SessionClosed,
+    SessionError,
+    SubscriptionFailed,
+)
+from perdure.session.channel import Channel, Draft
+from perdure.session.codec import Codec
+from perdure.session.message import WireMessage
+from perdure.session.publisher import Publisher
+from perdure.session.reader import SessionReader
+
+_PAGE: Final = 100
+_DELAYS_SECONDS: Final = (0.1, 0.2, 0.4)
+
+
+class Connection:
+    """A channel that is read while it is written to.
+
+    What this side has published is read at once, and again when it is delivered, which changes
+    nothing. History is read as far back as somebody needs it, in pages that all share.
+    """
+
+    def __init__(
+        self, channel: Channel, codec: Codec, clock: Clock, report: Callable[[SessionError], None]
+    ) -> None:
+        self.codec = codec
+        self.reader = SessionReader(codec)
+        self.report = report
+        self.publisher = Publisher(channel, clock)
+        self.watchers: set[Callable[[], None]] = set()
+        """What is called whenever there is something new in the tree."""
+        self._channel = channel
+        self._clock = clock
+        self._opening = asyncio.Lock()
+        self._listening: asyncio.Task[None] | None = None
+        self._page: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Attach, unless that is done. Raises `SubscriptionFailed`, and may be tried again."""
+        async with self._opening:
+            if self._closed:
+                raise SessionClosed("the session is closed; make another one on the channel")
+            if self._listening is not None:
+                return
+            attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            listening = asyncio.create_task(self._listen(attached))
+            try:
+                await attached
+            except BaseException:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+                raise
+            self._listening = listening
+
+    async def close(self) -> None:
+        """Detach. Nothing is published; whoever waits for something to be seen is refused."""
+        self._closed = True
+        self._tell()
+        tasks = [task for task in (self._listening, self._page) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def require(self) -> None:
+        """Raise unless the session is connected."""
+        if self._closed:
+            raise SessionClosed("the session is closed; make another one on the channel")
+        if self._listening is None:
+            raise InvalidSessionArgument("the session is not connected; await `connect()` first")
+
+    async def publish(
+        self,
+        name: str,
+        transport: dict[str, str],
+        codec: dict[str, str] | None = None,
+        data: Any = None,
+        *,
+        message_id: str | None = None,
+        ephemeral: bool = False,
+    ) -> str:
+        """Write a message and read it; return its serial. Durable when it returns: the message."""
+        draft = Draft(
+            message_id=message_id or uuid4().hex,
+            name=name,
+            transport=transport,
+            codec=codec or {},
+            data=data,
+            ephemeral=ephemeral,
+        )
+        serial = await self.publisher.publish(draft)
+        self._take(
+            WireMessage(
+                serial=serial,
+                version=serial,
+                name=name,
+                data=data,
+                transport=transport,
+                codec=draft.codec,
+                ephemeral=ephemeral,
+            )
+        )
+        return serial
+
+    async def observe(
+        self, ready: Callable[[], bool], what: str, seconds: float, stop: asyncio.Event
+    ) -> None:
+        """Return once something is seen, in history or live.
+
+        Raises `RunNotObserved` after `seconds`, and `SessionCancelled` if `stop` is set and history
+        does not have it: what stands in history is looked at first, so that a cancel does not hide
+        what it is to cancel.
+        """
+        timer = asyncio.create_task(self._clock.sleep(seconds))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            while not ready():
+                self.require()
+                if stop.is_set() and self.reader.complete:
+                    raise SessionCancelled(f"the run was cancelled before {what} was seen")
+                if timer.done():
+                    raise RunNotObserved(f"{what} was not seen within {seconds} s; try again later")
+                waits: set[asyncio.Future[Any]] = {asyncio.create_task(self._changed.wait()), timer}
+                waits.add(stopped if self.reader.complete else self._paging())
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                self._raise_unread(what)
+        finally:
+            timer.cancel()
+            stopped.cancel()
+
+    async def load_history(self) -> None:
+        """Read history to its beginning. Raises `HistoryFailed`."""
+        self.require()
+        while not self.reader.complete:
+            await asyncio.shield(self._paging())
+
+    def _raise_unread(self, what: str) -> None:
+        page = self._page
+        if page is None or not page.done() or page.cancelled() or page.exception() is None:
+            return
+        self._page = None
+        raise RunNotObserved(
+            f"{what} was not seen: history could not be read; try again later"
+        ) from page.exception()
+
+    def _paging(self) -> asyncio.Task[None]:
+        if self._page is None or self._page.done():
+            self._page = asyncio.create_task(self._load_page())
+        return self._page
+
+    async def _load_page(self) -> None:
+        for seconds in (*_DELAYS_SECONDS, None):
+            try:
+                page = await self._channel.history(self.reader.oldest, _PAGE)
+            except HistoryFailed:
+                if seconds is None:
+                    raise
+                await self._clock.sleep(seconds)
+                continue
+            self.reader.load(page.messages, more=page.more)
+            self._tell()
+            return
+
+    async def _listen(self, attached: asyncio.Future[None]) -> None:
+        while True:
+            try:
+                async with self._channel.subscribe(self.reader.cursor) as deliveries:
+                    if not attached.done():
+                        attached.set_result(None)
+                    async for delivery in deliveries:
+                        self.reader.cursor = delivery.version
+                        self._take(delivery)
+                return
+            except ContinuityLost as error:
+                self.report(error)
+                await self._catch_up()
+            except Exception as error:  # a boundary: whatever a channel raises ends the listening
+                failed = SubscriptionFailed(f"the session is not attached to its channel: {error}")
+                failed.__cause__ = error
+                if attached.done():
+                    self.report(failed)
+                else:
+                    attached.set_exception(failed)
+                return
+
+    async def _catch_up(self) -> None:
+        """Forget the cursor, and read history again from its end: it has what was missed."""
+        seen = self.reader.cursor
+        self.reader.cursor = None
+        before: str | None = None
+        while True:
+            page = await self._channel.history(before, _PAGE)
+            self.reader.view.load(page.messages)
+            self._tell()
+            before = min((message.serial for message in page.messages), default=None)
+            if not page.more or before is None or seen is None or before <= seen:
+                return
+
+    def _take(self, delivery: WireMessage) -> None:
+        try:
+            self.reader.view.receive(delivery)
+        except Exception as error:  # a boundary: one message must not end the reading of others
+            failed = SubscriptionFailed(f"the message {delivery.serial} was not read: {error}")
+            failed.__cause__ = error
+            self.report(failed)
+        self._tell()
+
+    def _tell(self) -> None:
+        for watcher in list(self.watchers):
+            watcher()
+        self._changed.set()
+        self._changed = asyncio.Event()
