@@ -103,7 +103,12 @@ class Mail(ABC):
         run_id, name = parts_of(token)
         failed = answer.failure is not None
         value = {"failure": answer.failure} if failed else {"payload": answer.payload}
-        return await self.send(run_id, name, value, id=name, by=by)
+        try:
+            return await self.send(run_id, name, value, id=name, by=by)
+        except MessageConflict as error:
+            raise MessageConflict(
+                f"the event {token!r} was resolved otherwise before: its first answer stands"
+            ) from error
 
     async def approvals(
         self, run_id: str | None = None, *, open_only: bool = True, limit: int = 100

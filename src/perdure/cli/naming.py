@@ -26,7 +26,9 @@ _OF_KINDS: Final = {
 _TOLD: Final = {
     "perdure.wait": "message {0.name}",
     "perdure.external_event": "event {0.name}",
-    "perdure.child": "start of run {0.run_id}",
+    "perdure.take": "messages {0.name}",
+    "perdure.fork": "fork",
+    "perdure.child": "start of {0.child}",
     "perdure.child.end": "end of run {0.run_id}",
     "perdure.sleep": "sleep",
     "perdure.sleep_until": "sleep",
@@ -41,7 +43,13 @@ _VERSION: Final = re.compile(r"\.v[0-9]+$")
 class _Asked(msgspec.Struct, frozen=True):
     name: str = "?"
     kind: str = ""
-    run_id: str = "?"
+    run_id: str | None = "?"
+    function: str = "?"
+
+    @property
+    def child(self) -> str:
+        """The run that is started, by its id if it was given one."""
+        return self.function if self.run_id is None else f"run {self.run_id}"
 
 
 _asked: Final = msgspec.json.Decoder(_Asked)

@@ -77,7 +77,7 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
     if run.tombstone is not None:
         raise RunErased(run_id, by=run.tombstone.by, why=run.tombstone.why)
     if run.state.executed:
-        raise RunConflict(f"run {run_id} is being executed: export it when it has stopped")
+        raise RunConflict(f"run {run_id} is being executed: try again when it has stopped")
     try:
         archive = await _read(store, run)
     except (JournalError, UnknownRun) as error:

@@ -16,7 +16,8 @@ from perdure.errors import (
     SessionError,
     SubscriptionFailed,
 )
-from perdure.session.channel import Channel, Draft
+from perdure.session import headers
+from perdure.session.channel import Channel, Draft, HistoryPage
 from perdure.session.codec import Codec
 from perdure.session.message import WireMessage
 from perdure.session.publisher import Publisher
@@ -29,8 +30,8 @@ _DELAYS_SECONDS: Final = (0.1, 0.2, 0.4)
 class Connection:
     """A channel that is read while it is written to.
 
-    What this side has published is read at once, and again when it is delivered, which changes
-    nothing. History is read as far back as somebody needs it, in pages that all share.
+    What this side has said of its runs is read at once, and again when it is delivered, which
+    changes nothing. History is read as far back as somebody needs it, in pages that all share.
     """
 
     def __init__(
@@ -93,7 +94,10 @@ class Connection:
         message_id: str | None = None,
         ephemeral: bool = False,
     ) -> str:
-        """Write a message and read it; return its serial. Durable when it returns: the message."""
+        """Write a message and return its serial. Durable when it returns: the message.
+
+        `message_id` is that of an earlier try, if there was one.
+        """
         draft = Draft(
             message_id=message_id or uuid4().hex,
             name=name,
@@ -103,17 +107,8 @@ class Connection:
             ephemeral=ephemeral,
         )
         serial = await self.publisher.publish(draft)
-        self._take(
-            WireMessage(
-                serial=serial,
-                version=serial,
-                name=name,
-                data=data,
-                transport=transport,
-                codec=draft.codec,
-                ephemeral=ephemeral,
-            )
-        )
+        if name != headers.AI_OUTPUT:
+            self._take(WireMessage(serial=serial, version=serial, name=name, transport=transport))
         return serial
 
     async def observe(
@@ -134,9 +129,8 @@ class Connection:
                     raise SessionCancelled(f"the run was cancelled before {what} was seen")
                 if timer.done():
                     raise RunNotObserved(f"{what} was not seen within {seconds} s; try again later")
-                waits: set[asyncio.Future[Any]] = {asyncio.create_task(self._changed.wait()), timer}
-                waits.add(stopped if self.reader.complete else self._paging())
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                more = stopped if self.reader.complete else self._paging()
+                await self._change(timer, more)
                 self._raise_unread(what)
         finally:
             timer.cancel()
@@ -147,6 +141,14 @@ class Connection:
         self.require()
         while not self.reader.complete:
             await asyncio.shield(self._paging())
+
+    async def _change(self, *others: asyncio.Task[Any]) -> None:
+        """Return once there is something new, or one of the others is done."""
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({changed, *others}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
 
     def _raise_unread(self, what: str) -> None:
         page = self._page
@@ -163,32 +165,37 @@ class Connection:
         return self._page
 
     async def _load_page(self) -> None:
-        for seconds in (*_DELAYS_SECONDS, None):
+        page = await self._read(self.reader.oldest)
+        self.reader.load(page.messages, more=page.more)
+        self._tell()
+
+    async def _read(self, before: str | None) -> HistoryPage:
+        for seconds in _DELAYS_SECONDS:
             try:
-                page = await self._channel.history(self.reader.oldest, _PAGE)
+                return await self._channel.history(before, _PAGE)
             except HistoryFailed:
-                if seconds is None:
-                    raise
                 await self._clock.sleep(seconds)
-                continue
-            self.reader.load(page.messages, more=page.more)
-            self._tell()
-            return
+        return await self._channel.history(before, _PAGE)
 
     async def _listen(self, attached: asyncio.Future[None]) -> None:
+        missed_since: str | None = None
         while True:
             try:
                 async with self._channel.subscribe(self.reader.cursor) as deliveries:
                     if not attached.done():
                         attached.set_result(None)
+                    if missed_since is not None:
+                        await self._catch_up(missed_since)
+                        missed_since = None
                     async for delivery in deliveries:
                         self.reader.cursor = delivery.version
                         self._take(delivery)
-                return
+                raise ContinuityLost("the channel has ended the deliveries; they are asked for again")
             except ContinuityLost as error:
                 self.report(error)
-                await self._catch_up()
-            except Exception as error:  # a boundary: whatever a channel raises ends the listening
+                # Attached first and read afterwards, so that nothing falls in between.
+                missed_since, self.reader.cursor = self.reader.cursor or "", None
+            except Exception as error:  # noqa: BLE001  a boundary: a channel may raise whatever
                 failed = SubscriptionFailed(f"the session is not attached to its channel: {error}")
                 failed.__cause__ = error
                 if attached.done():
@@ -197,23 +204,21 @@ class Connection:
                     attached.set_exception(failed)
                 return
 
-    async def _catch_up(self) -> None:
-        """Forget the cursor, and read history again from its end: it has what was missed."""
-        seen = self.reader.cursor
-        self.reader.cursor = None
+    async def _catch_up(self, since: str) -> None:
+        """Read history from its end down to what had been seen: it has what was missed."""
         before: str | None = None
         while True:
-            page = await self._channel.history(before, _PAGE)
+            page = await self._read(before)
             self.reader.view.load(page.messages)
             self._tell()
             before = min((message.serial for message in page.messages), default=None)
-            if not page.more or before is None or seen is None or before <= seen:
+            if not page.more or before is None or before <= since:
                 return
 
     def _take(self, delivery: WireMessage) -> None:
         try:
             self.reader.view.receive(delivery)
-        except Exception as error:  # a boundary: one message must not end the reading of others
+        except Exception as error:  # noqa: BLE001  a boundary: one message must not end the reading of others
             failed = SubscriptionFailed(f"the message {delivery.serial} was not read: {error}")
             failed.__cause__ = error
             self.report(failed)

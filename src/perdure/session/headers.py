@@ -50,6 +50,7 @@ KIND: Final = "kind"
 PART_TYPE: Final = "partType"
 
 TRUE: Final = "true"
+FALSE: Final = "false"
 STREAMING: Final = "streaming"
 COMPLETE: Final = "complete"
 CANCELLED: Final = "cancelled"
