@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,8 @@ def typed(
 
     def call(*words: str) -> tuple[int, str, str]:
         code = main([*words, *URL])
-        return code, *capsys.readouterr()
+        out, err = capsys.readouterr()
+        return code, out, err
 
     run(whole())
     return call
@@ -76,3 +78,44 @@ def test_what_cannot_be_forked_has_its_exit_code(typed: Typed) -> None:
     assert typed("fork", "a", "call/9")[0] == 3
     assert typed("fork", "a", "call/2", "--edit", "1", "--id", "a")[0] == 2
     assert typed("fork", "a", "call/2", "--edit", "{")[0] == 2
+
+
+@dataclasses.dataclass
+class Refund:
+    cents: int
+
+
+@operation(read_only=True)
+def refund() -> Refund:
+    return Refund(1)
+
+
+class Refunds:
+    app = App(URL[1])
+
+
+@Refunds.app.run(version=1)
+async def refunds(context: Context) -> int:
+    return (await context.call(refund)).cents
+
+
+def test_an_edit_becomes_what_the_function_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def whole() -> None:
+        async with Refunds.app as app:
+            await (await app.start(refunds, run_id="a")).result()
+
+    run(whole())
+    named = ("--app", f"{__name__}:Refunds.app")
+    assert main(["fork", "a", "call/1", "--edit", '{"cents":7}', "--id", "b", *named]) == 0
+    assert main(["fork", "a", "call/1", "--edit", '{"pounds":7}', *named]) == 2
+    assert "refund returns Refund" in capsys.readouterr().err
+
+    async def worked() -> int:
+        async with Refunds.app as app:
+            return await app.handle("b").result()
+
+    assert run(worked()) == 7

@@ -31,9 +31,15 @@ def add_fork(commands: Any, add: Callable[..., Any]) -> None:
 
 async def fork(options: argparse.Namespace, screen: Screen) -> Exit:
     """Write a run that another one was up to an operation; any worker executes it."""
-    given = {} if options.edit is None else {"edit": read_json(options.edit, "edit")}
+    given: dict[str, Any] = {}
+    if options.edit is not None:
+        given["edit"] = read_json(options.edit, "edit")
     async with looked_into(options) as app:
         await known(app, options.run_id)
+        for row in await app.store.list_operations(options.run_id) if given else ():
+            if f"{row.step_id}/{row.sequence}" == options.at and _is_call(row.step_id):
+                # As the instances that the function returns, where the App knows it.
+                given["edit"] = app.engine.answer_from_json(row.handler_id, given["edit"])
         handle = await app.fork(
             options.run_id,
             options.at,
@@ -45,3 +51,8 @@ async def fork(options: argparse.Namespace, screen: Screen) -> Exit:
     screen.document({"run": describe(row), "forked_from": options.run_id, "at": options.at})
     screen.line(f"run {row.run_id} goes on when a worker serves {row.function}@{row.version}")
     return Exit.OK
+
+
+def _is_call(step_id: str) -> bool:
+    # One of context.call: only its function says what it returns.
+    return step_id == "call" or step_id.endswith(".call")
