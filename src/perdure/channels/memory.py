@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from perdure.errors import InvalidSessionArgument
-from perdure.session.channel import Revision, Draft, HistoryPage
+from perdure.session.channel import Draft, HistoryPage, Revision
 from perdure.session.message import Action, WireMessage
 from perdure.session.message_log import MessageLog
 

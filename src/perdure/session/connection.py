@@ -40,7 +40,7 @@ class Connection:
         self.codec = codec
         self.reader = SessionReader(codec)
         self.report = report
-        self.publisher = Publisher(channel, clock)
+        self.publisher = Publisher(channel, clock, self.require)
         self.watchers: set[Callable[[], None]] = set()
         """What is called whenever there is something new in the tree."""
         self._channel = channel
@@ -190,7 +190,9 @@ class Connection:
                     async for delivery in deliveries:
                         self.reader.cursor = delivery.version
                         self._take(delivery)
-                raise ContinuityLost("the channel has ended the deliveries; they are asked for again")
+                raise ContinuityLost(
+                    "the channel has ended the deliveries; they are asked for again"
+                )
             except ContinuityLost as error:
                 self.report(error)
                 # Attached first and read afterwards, so that nothing falls in between.

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -93,8 +94,9 @@ class _Reading:
     async def next(self) -> Any:
         if self._cancelled.is_set():
             raise _Cancelled
+        waiting = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as waiting:
+            async with waiting:
                 self._waiting = waiting
                 try:
                     return await anext(self._iterator)
@@ -102,17 +104,15 @@ class _Reading:
                     self._waiting = None
         except TimeoutError:
             if waiting.expired():
-                _stop()
+                raise _Cancelled from None
             raise
 
     async def close(self) -> None:
         self._watching.cancel()
         close = getattr(self._iterator, "aclose", None)
         if close is not None:
-            try:
+            with suppress(Exception):  # how a source ends no longer matters
                 await close()
-            except Exception:  # noqa: BLE001, S110  how a source ends no longer matters
-                pass
 
     async def _watch(self) -> None:
         await self._cancelled.wait()
@@ -120,13 +120,7 @@ class _Reading:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
 
-def _stop() -> NoReturn:
-    raise _Cancelled from None
-
-
 async def _flushed(output: OutputWriter) -> None:
     """Send what the source had yielded; that it failed is said already."""
-    try:
+    with suppress(SessionError):
         await output.flush()
-    except SessionError:
-        pass

@@ -5,16 +5,20 @@ from typing import Final, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import MissingSerial, SendFailed
-from perdure.session.channel import Revision, Channel, Draft
+from perdure.session.channel import Channel, Draft, Revision
 
 _DELAYS_SECONDS: Final = (0.1, 0.2, 0.4)
 _Result = TypeVar("_Result")
 
 
 class Publisher:
-    """Writes to a channel, and tries again what can be repeated without harm."""
+    """Writes to a channel, and tries again what can be repeated without harm.
 
-    def __init__(self, channel: Channel, clock: Clock) -> None:
+    `allowed` raises once nothing more may be written.
+    """
+
+    def __init__(self, channel: Channel, clock: Clock, allowed: Callable[[], None]) -> None:
+        self._allowed = allowed
         self._channel = channel
         self._clock = clock
 
@@ -34,6 +38,7 @@ class Publisher:
 
     async def append(self, serial: str, change: Revision) -> None:
         """Add to a message, once. Durable when it returns: the addition."""
+        self._allowed()
         await self._channel.append(serial, change)
 
     async def update(self, serial: str, change: Revision) -> None:
@@ -42,8 +47,10 @@ class Publisher:
 
     async def _again(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         for seconds in _DELAYS_SECONDS:
+            self._allowed()
             try:
                 return await write()
             except SendFailed:
                 await self._clock.sleep(seconds)
+        self._allowed()
         return await write()

@@ -27,9 +27,8 @@ class RunWriter:
         """The id of the last step, if it failed."""
         self._turn: object | None = None
 
-    @property
-    def opened(self) -> Attribution:
-        """Whose the run is. Raises `InvalidSessionArgument` unless it is open."""
+    def check_open(self) -> Attribution:
+        """Return whose the run is. Raises `InvalidSessionArgument` unless it is open."""
         self.connection.require()
         if self.who is None:
             raise InvalidSessionArgument("the run is not open; await `start()` or `load()` first")
@@ -43,7 +42,7 @@ class RunWriter:
 
     def check_publishable(self) -> Attribution:
         """Return whose the run is. Raises `InvalidSessionArgument` if it takes no output."""
-        who = self.opened
+        who = self.check_open()
         if self.ended:
             raise InvalidSessionArgument(f"the run {who.run_id} was suspended or ended here")
         if self.status in ENDS:
@@ -78,7 +77,7 @@ class RunWriter:
         """Return who steps are of, unless they say: who the last step was of, here or before."""
         if self.last_client_id is not None:
             return self.last_client_id
-        who = self.opened
+        who = self.check_open()
         run = self.connection.reader.tree.run(who.run_id)
         steps = reversed(run.info.steps if run else [])
         known = next((step.step_client_id for step in steps if step.step_client_id), None)
@@ -94,7 +93,5 @@ class RunWriter:
     async def step_event(self, name: str, step_id: str, client_id: str, **more: str) -> str:
         """Write the start or the end of a step; return its serial."""
         named = {header.replace("_", "-"): value for header, value in more.items()}
-        event = {**self.opened.step_event(step_id, client_id), **named}
+        event = {**self.check_open().step_event(step_id, client_id), **named}
         return await self.connection.publish(name, event)
-
-

@@ -5,7 +5,7 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Any, Self
 
-from perdure.errors import InvalidSessionArgument
+from perdure.errors import InvalidSessionArgument, SessionError
 from perdure.session import headers
 from perdure.session.attempts import StepStatus
 from perdure.session.piping import PipeReason, PipeResult, Write, pipe_into
@@ -100,7 +100,10 @@ class RunStep:
         self._writer.take_turn(self)
         try:
             result = await self._pipe(source, on_cancelled)
-            await self.end()
+            try:
+                await self.end()
+            except SessionError as error:
+                self._writer.connection.report(error)
         finally:
             self._writer.leave_turn(self)
         return result
@@ -116,7 +119,7 @@ class RunStep:
             return
         self._state = _State.ENDED
         writer = self._writer
-        if writer.cancelled.is_set() and self._outcome is StepStatus.COMPLETE:
+        if writer.cancelled.is_set():
             self._outcome = StepStatus.CANCELLED
         said = reason or self._outcome
         writer.failed_step = self.step_id if said is StepStatus.FAILED else None
