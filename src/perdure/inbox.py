@@ -84,3 +84,13 @@ class InboxStore(Protocol):
         written.
         """
         ...
+
+    async def end_wait(self, fence: Fence, awaits: str, record: NewRecord) -> bool:
+        """Write the record of a wait that ends without a message, unless one has come meanwhile.
+
+        Returns whether it was written.
+
+        Durable when it returns: the record, fsynced, if it was.
+        If it raises: as `take_message`.
+        """
+        ...

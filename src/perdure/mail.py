@@ -146,6 +146,7 @@ class Mail(ABC):
         found = await store.read_approval(run_id, item_id)
         if found is not None:
             check_answer(found.kind, answer)
+        _check_signer(by)
         what = f"the answer to {item_id}"
         check_size(encode_answer(answer), what=what, limit_bytes=INPUT_LIMIT_BYTES)
         new = NewAnswer(answer, by, store.clock.now())
@@ -157,6 +158,7 @@ class Mail(ABC):
         engine = self.engine
         possible_run(run_id)
         check_identifier(name, "message name")
+        _check_signer(by)
         if message_id is None:
             message_id = secrets.token_hex(16)
         _check_id(message_id)
@@ -166,6 +168,14 @@ class Mail(ABC):
         now = engine.store.clock.now()
         message = NewMessage(run_id, message_id, name, document, by, now)
         return await engine.store.send_message(message, edit=edit)
+
+
+def _check_signer(by: object) -> None:
+    if not isinstance(by, str) or len(by) > _ID_CHARACTERS:
+        raise InvalidInvocation(
+            f"who sends or answers is a text of at most {_ID_CHARACTERS} characters, not"
+            f" {repr(by)[: _ID_CHARACTERS + 2]}"
+        )
 
 
 def _check_id(message_id: str) -> None:

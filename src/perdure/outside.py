@@ -62,12 +62,16 @@ class Outside(Scope):
         self._own()
         if at.tzinfo is None:
             raise InvalidPayload(f"a run sleeps until a moment with a time zone, not {at!r}")
+        try:
+            until, wake_at = at.astimezone(UTC).isoformat(), at.timestamp()
+        except (OverflowError, ValueError) as error:
+            raise InvalidPayload(f"a run cannot sleep until {at!r}: {error}") from error
         number = self.counter("sleep_until")
-        document = encode({"until": at.astimezone(UTC).isoformat()})
+        document = encode({"until": until})
         invocation = self._invocation(
             OperationKind.RETRY_DELAY, "sleep_until", number, "perdure.sleep_until", document
         )
-        return self._performer.delay_until(invocation, at.timestamp(), above=self._above)
+        return self._performer.delay_until(invocation, wake_at, above=self._above)
 
     def wait_for(
         self, name: str, *, timeout_seconds: float | None = None

@@ -191,8 +191,15 @@ class Waiter(Recorder):
         started_at = self.clock.now()
         while True:
             message = await self._next_message(asked, wait, wake_at)
+            if message is None:
+                late = self._record_of(asked, wait.late, 1, started_at)
+                end = partial(self.store.end_wait, self.fence, wait.awaits, late)
+                if not await self.tenure.insist(end):
+                    continue  # one has come since
+                self._remember(asked, late)
+                return performed_as(late)
             if not isinstance(message, Message):
-                return await self._record(asked, message or wait.late, 1, started_at)
+                return await self._record(asked, message, 1, started_at)
             outcome = await self.tenure.insist(partial(wait.outcome, message))
             record = self._record_of(asked, outcome, 1, started_at)
             if await self._take(asked, message, record):
@@ -204,10 +211,13 @@ class Waiter(Recorder):
         try:
             landed = await asyncio.shield(taking)
         except asyncio.CancelledError:
-            # It may land all the same, and is no wait then that was given up.
-            if await taking:
+            # What was taken all the same would be lost with the cancellation of this wait alone.
+            landed = await taking
+            if landed:
                 self._remember(asked, record)
-            raise
+            if not landed or self.activity.stopping:
+                raise
+            return landed
         if landed:
             self._remember(asked, record)
         return landed

@@ -129,7 +129,7 @@ def test_a_child_is_started_once_across_a_crash_between_it_and_its_record(
         async with app.connect():
             await app.start("parent", ["x"], run_id=RUN)
             # As a worker leaves it that dies in between.
-            left = NewRun(CHILD, "child", 1, b'"x"', 1.0, parent=RUN)
+            left = NewRun(CHILD, "child", 1, b'"x"', app.store.clock.now(), parent=RUN)
             await app.store.start_run(left, None)
         async with app:
             return await app.handle(RUN).result()

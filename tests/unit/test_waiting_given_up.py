@@ -139,3 +139,35 @@ def test_a_run_that_is_cut_short_has_given_nothing_up(tmp_path: Path) -> None:
             return await app.handle(RUN).result()
 
     assert run(scenario()) == ["x", "y"]
+
+
+def test_a_message_that_is_taken_while_its_wait_is_cancelled_is_not_lost(tmp_path: Path) -> None:
+    async def scenario() -> list[Any]:
+        app = waiting_app(tmp_path, linger_seconds=3600.0)
+        sent = asyncio.Event()
+
+        @app.run(version=1)
+        async def work(context: Context) -> list[Any]:
+            heard: list[Any] = []
+            while len(heard) < 20:
+                waiting = asyncio.create_task(message(context.branch("each")))
+                await sent.wait()
+                sent.clear()
+                for _ in range(len(heard) % 5):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                heard += await asyncio.gather(waiting, return_exceptions=True)
+            return [each for each in heard if not isinstance(each, BaseException)]
+
+        async with app:
+            handle = await app.start(work, run_id=RUN)
+            for number in range(20):
+                await app.send(RUN, "a", number)
+                sent.set()
+                while sent.is_set():
+                    await asyncio.sleep(0)
+            heard = await handle.result()
+            left = [each.payload_json for each in await app.messages(RUN) if not each.taken_at]
+            return heard + [int(each or b"") for each in left]
+
+    assert run(scenario()) == [*range(20)]

@@ -334,3 +334,30 @@ def test_branches_of_one_task_do_not_keep_a_run_in_memory(tmp_path: Path) -> Non
             return await handle.result()
 
     assert run(scenario()) == "heard"
+
+
+def test_short_waits_give_up_a_place_that_another_run_needs(tmp_path: Path) -> None:
+    async def scenario() -> Any:
+        app = waiting_app(tmp_path, concurrency=1, linger_seconds=3600.0)
+
+        @app.run(version=1)
+        async def child(context: Context) -> str:
+            del context
+            return "done"
+
+        @app.run(version=1)
+        async def parent(context: Context) -> str:
+            async def beat(branch: Context) -> None:
+                while True:
+                    await branch.sleep(0.01)
+
+            heart = asyncio.create_task(beat(context.branch("heart")))
+            below = await context.start_child(child)
+            result = await below.result()
+            heart.cancel()
+            return result
+
+        async with app:
+            return await (await app.start(parent, run_id=RUN)).result()
+
+    assert run(scenario()) == "done"

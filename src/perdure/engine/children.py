@@ -8,8 +8,9 @@ from perdure.clock import Clock
 from perdure.codec import Codec
 from perdure.engine.registry import NOTHING, Registry
 from perdure.engine.store import NewRun, RunState, RunStore
-from perdure.errors import RunConflict, UnknownRun
+from perdure.errors import RunConflict, StorageError, UnknownRun
 from perdure.journal.record import Failure, Outcome, Success
+from perdure.observe import log
 from perdure.queued import Queued
 
 _MOST_CHILDREN: Final = 1_000_000
@@ -65,6 +66,9 @@ class ChildRuns:
         )
         row = (await self._store.start_run(run, None)).row
         same = row.input_sha256 == hashlib.sha256(input_json).digest()
+        above = await self._store.read_run(parent)
+        # One of an earlier run of the parent's id may be there still.
+        same = same and (above is None or row.created_at >= above.created_at)
         if not same or (row.function, row.parent) != (run.function, parent):
             raise RunConflict(
                 f"run {run_id} exists and is another one than the child that run {parent} starts"
@@ -102,6 +106,30 @@ class ChildRuns:
 async def with_children(store: RunStore, run_ids: Iterable[str]) -> Sequence[str]:
     """Return some runs and all that were started from inside of them, however deep."""
     found = [*run_ids]
+    seen = {*found}
     for run_id in found:
-        found += [row.run_id for row in await store.list_children(run_id, limit=_MOST_CHILDREN)]
+        rows = await store.list_children(run_id, limit=_MOST_CHILDREN)
+        # A run stands below itself where ids were given by hand, and used again.
+        new = [row.run_id for row in rows if row.run_id not in seen]
+        seen.update(new)
+        found += new
     return found
+
+
+async def is_cancelled(store: RunStore, run_id: str) -> bool:
+    """Return whether the end of a run was asked for."""
+    row = await store.read_run(run_id)
+    return row is not None and row.cancel_requested
+
+
+async def cancel_below(store: RunStore, run_id: str) -> None:
+    """Cancel the runs that a run has started while its own end was asked for.
+
+    Durable when it returns: the cancellations and the requests, fsynced, unless the store refused.
+    """
+    try:
+        for row in await store.list_children(run_id, limit=_MOST_CHILDREN):
+            if not row.state.ended and not row.cancel_requested:
+                await store.request_cancel(row.run_id)
+    except StorageError as error:
+        log.error("run %s is cancelled, and perhaps not all below it: %s", run_id, error)

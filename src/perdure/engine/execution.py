@@ -29,6 +29,7 @@ from perdure.perform import Performer
 from perdure.wording import printable
 
 _TRACEBACK_CHARACTERS: Final = 8192
+_CLEANUP_SECONDS: Final = 20.0
 
 
 class StopReason(enum.Enum):
@@ -55,6 +56,7 @@ class Execution:
         self._function = function
         self._performer: Performer | None = None
         self.given_back = claim.fence.generation - 1
+        self._stopped_at = 0.0
         self._calling = False
         self._rest = Rest(None)
         self._over = 0
@@ -64,6 +66,7 @@ class Execution:
         """Cancel the run's code; the first reason stands, except that a loss beats them all."""
         if self.reason is None or reason is StopReason.LOST:
             self.reason = reason
+            self._stopped_at = asyncio.get_running_loop().time()
         self._cancel()
 
     @property
@@ -81,6 +84,12 @@ class Execution:
         """Return whether the run has to have ended by now; wall seconds, UTC."""
         deadline_at = self.claim.deadline_at
         return deadline_at is not None and now >= deadline_at
+
+    def overstays(self) -> bool:
+        """Return whether code that was told to end goes on for longer than it may clean up."""
+        if self.reason not in {StopReason.CANCELLED, StopReason.DEADLINE}:
+            return False
+        return asyncio.get_running_loop().time() - self._stopped_at > _CLEANUP_SECONDS
 
     def idles(self, clock: Clock, seconds: float, *, at_once: bool) -> bool:
         """Return whether the run has done nothing but wait for some seconds, and will for as many.
@@ -100,7 +109,7 @@ class Execution:
             self._idle = (turns, now)
             return False
         until = self._rest.until
-        long = until is None or until - clock.now() > seconds
+        long = until is None or until - clock.now() > (0.0 if at_once else seconds)
         return long and (at_once or now - self._idle[1] >= seconds)
 
     def rest(self, now: float) -> Rest:

@@ -90,7 +90,7 @@ async def fork_run(store: ArchiveStore, fork: Fork, now: float) -> str:
 def _before(source: RunArchive, at: str) -> tuple[list[ArchivedRecord], ArchivedRecord]:
     """Return what was recorded before an operation, and its record."""
     for number, record in enumerate(source.records):
-        if _place(record.operation) == at:
+        if _place(record.operation) == at and record.operation.step_id != FORK_STEP:
             below = f"{at.replace('/', '.')}."
             kept = [
                 earlier
@@ -109,7 +109,14 @@ def _check_effects(source: RunArchive, fork: Fork, kept: Sequence[ArchivedRecord
     """Raise `ForkRepeats` where the new run may do again what the other one did to the world."""
     answered = {_place(record.operation) for record in kept}
     if fork.output_json is not None:
+        # What was performed below it is not performed again either.
+        below = f"{fork.at.replace('/', '.')}."
         answered.add(fork.at)
+        answered |= {
+            place
+            for receipt in source.receipts
+            if (place := _performed_at(receipt)).startswith(below)
+        }
     repeated = [
         receipt.operation_key
         for receipt in source.receipts

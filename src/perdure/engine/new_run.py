@@ -9,7 +9,9 @@ from perdure.errors import InvalidOptions, RunConflict
 
 def check_deadline(seconds: float | None) -> None:
     """Raise `InvalidOptions` for what is no time to end in."""
-    if seconds is not None and not 0 < seconds < math.inf:
+    if seconds is None:
+        return
+    if not _is_number(seconds) or not 0 < seconds < math.inf:
         raise InvalidOptions(f"a run has a finite time over 0 to end in, not {seconds!r} seconds")
 
 
@@ -25,3 +27,7 @@ def check_same(row: RunRow, run: NewRun) -> None:
             f"run {run.run_id} exists with another input; start this one under another id, or pass"
             " the input it was started with"
         )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -35,13 +35,16 @@ async def stalled(store: RunStore, claim: ClaimedRun, journal: Journal) -> RunPr
     """Return why a run is not executed once more, or None.
 
     Its last ten executions were lost, each with its worker, and recorded nothing: what it does may
-    be what ends them, and goes on to, until a person has looked. One that waits for a time is
-    none: it may be lost however often before that has come.
+    be what ends them, and goes on to, until a person has looked. One that waits is none: it may be
+    lost however often before what it waits for has come.
     """
     fence = claim.fence
     now = store.clock.now()
-    sleeps = any(timer.wake_at is not None and timer.wake_at > now for timer in journal.timers)
-    if fence.generation <= _MOST_LOST or sleeps:
+    waits = any(
+        timer.awaits is not None or (timer.wake_at is not None and timer.wake_at > now)
+        for timer in journal.timers
+    )
+    if fence.generation <= _MOST_LOST or waits:
         return None
     attempts = await store.list_attempts(fence.run_id, newest=_MOST_LOST + 1)
     earlier = [attempt for attempt in attempts if attempt.generation < fence.generation]

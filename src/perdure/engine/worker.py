@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from perdure.engine.children import with_children
+from perdure.engine.children import cancel_below, is_cancelled, with_children
 from perdure.engine.execution import Execution, StopReason, tell
 from perdure.engine.lease import Lease
 from perdure.engine.options import WorkerOptions
@@ -132,6 +132,8 @@ class Worker:
             if execution.reason is None and execution.late(now):
                 # Once: its code may still clean up.
                 execution.stop(StopReason.DEADLINE)
+            elif execution.overstays():
+                execution.drain()
             elif execution.idles(self._clock, self._options.linger_seconds, at_once=at_once):
                 execution.drain(StopReason.WAITING)
 
@@ -272,6 +274,8 @@ class Worker:
         else:
             if end is not None:
                 self._setbacks.pop(run_id, None)
+                if end.state is RunState.CANCELLED:
+                    await cancel_below(self._store, run_id)
                 tell(run_id, end)
                 self._settled(run_id, end)
             elif execution.reason is StopReason.WAITING:
@@ -297,7 +301,7 @@ class Worker:
         if problem is None:
             if execution.late(self._clock.now()):
                 execution.stop(StopReason.DEADLINE)
-            if claim.parent is not None and await self._is_cancelled(claim.parent):
+            if claim.parent is not None and await is_cancelled(self._store, claim.parent):
                 # It may have been started after that was asked of the others.
                 execution.stop(StopReason.CANCELLED)
             performer.deadline_at = claim.deadline_at
@@ -315,10 +319,6 @@ class Worker:
         except LeaseLost:
             return None
         return msgspec.structs.replace(end, state=state)
-
-    async def _is_cancelled(self, run_id: str) -> bool:
-        row = await self._store.read_run(run_id)
-        return row is not None and row.cancel_requested
 
     async def _park(self, execution: Execution) -> None:
         fence = execution.claim.fence

@@ -25,6 +25,8 @@ from perdure.session.reader import SessionReader
 
 _PAGE: Final = 100
 _DELAYS_SECONDS: Final = (0.1, 0.2, 0.4)
+_AGAIN_SECONDS: Final = 1.0
+"""How long after deliveries broke off they are asked for again."""
 
 
 class Connection:
@@ -140,7 +142,10 @@ class Connection:
         """Read history to its beginning. Raises `HistoryFailed`."""
         self.require()
         while not self.reader.complete:
-            await asyncio.shield(self._paging())
+            page = self._paging()
+            await asyncio.wait({page})
+            self.require()
+            page.result()
 
     async def _change(self, *others: asyncio.Task[Any]) -> None:
         """Return once there is something new, or one of the others is done."""
@@ -162,6 +167,7 @@ class Connection:
     def _paging(self) -> asyncio.Task[None]:
         if self._page is None or self._page.done():
             self._page = asyncio.create_task(self._load_page())
+            self._page.add_done_callback(_note)
         return self._page
 
     async def _load_page(self) -> None:
@@ -193,18 +199,14 @@ class Connection:
                 raise ContinuityLost(
                     "the channel has ended the deliveries; they are asked for again"
                 )
-            except ContinuityLost as error:
-                self.report(error)
-                # Attached first and read afterwards, so that nothing falls in between.
-                missed_since, self.reader.cursor = self.reader.cursor or "", None
             except Exception as error:  # noqa: BLE001  a boundary: a channel may raise whatever
-                failed = SubscriptionFailed(f"the session is not attached to its channel: {error}")
-                failed.__cause__ = error
-                if attached.done():
-                    self.report(failed)
-                else:
-                    attached.set_exception(failed)
-                return
+                if not attached.done():
+                    attached.set_exception(_not_attached(error))
+                    return
+                self.report(error if isinstance(error, ContinuityLost) else _not_attached(error))
+            # Attached first and read afterwards, so that nothing falls in between.
+            missed_since, self.reader.cursor = missed_since or self.reader.cursor or "", None
+            await self._clock.sleep(_AGAIN_SECONDS)
 
     async def _catch_up(self, since: str) -> None:
         """Read history from its end down to what had been seen: it has what was missed."""
@@ -231,3 +233,15 @@ class Connection:
             watcher()
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _not_attached(error: Exception) -> SubscriptionFailed:
+    failed = SubscriptionFailed(f"the session is not attached to its channel: {error}")
+    failed.__cause__ = error
+    return failed
+
+
+def _note(page: asyncio.Task[None]) -> None:
+    """Take note of how a page went, in case nobody waits for it any more."""
+    if not page.cancelled():
+        page.exception()

@@ -65,8 +65,10 @@ async def pipe_into(
         await _flushed(output)
         return PipeResult(PipeReason.ERROR, stream_failed(error))
     finally:
-        await reading.close()
-        await output.abandon()
+        try:
+            await reading.close()
+        finally:
+            await output.abandon()
 
 
 def stream_failed(error: BaseException) -> SessionError:

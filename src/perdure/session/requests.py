@@ -12,12 +12,17 @@ class Requests:
 
     def __init__(self) -> None:
         self._by_event_id: dict[str, WireMessage] = {}
-        self._cancels: dict[str, WireMessage] = {}
+        # By what they name, since anybody may send any number of them.
+        self._of_runs: dict[str, dict[str, WireMessage]] = {}
+        self._of_inputs: dict[str, dict[str, WireMessage]] = {}
 
     def note(self, message: WireMessage) -> None:
         """Take in a message of a client; other messages are passed over."""
         if message.name == headers.AI_CANCEL:
-            self._cancels[message.serial] = message
+            run_id = message.header(headers.RUN_ID)
+            key = run_id or message.header(headers.INPUT_CODEC_MESSAGE_ID)
+            cancels = self._of_runs if run_id else self._of_inputs
+            cancels.setdefault(key, {})[message.serial] = message
         elif message.name == headers.AI_INPUT:
             event_id = message.header(headers.EVENT_ID)
             known = self._by_event_id.get(event_id)
@@ -34,12 +39,7 @@ class Requests:
         One that names a run is of that run alone. One that knew of none names the input that led
         to it, by its codec message id.
         """
-        found = [cancel for cancel in self._cancels.values() if _is_for(cancel, run_id, input_id)]
+        found = list(self._of_runs.get(run_id, {}).values())
+        if input_id:
+            found += self._of_inputs.get(input_id, {}).values()
         return sorted(found, key=lambda cancel: cancel.serial)
-
-
-def _is_for(cancel: WireMessage, run_id: str, input_id: str) -> bool:
-    named = cancel.header(headers.RUN_ID)
-    if named:
-        return named == run_id
-    return bool(input_id) and cancel.header(headers.INPUT_CODEC_MESSAGE_ID) == input_id

@@ -89,6 +89,11 @@ class AgentRun:
         return self._writer.who is not None and not self._writer.ended
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run was suspended or ended here."""
+        return self._writer.ended
+
+    @property
     def view(self) -> list[FoldedMessage]:
         """The messages that the run is to answer and those it has written, as far as loaded."""
         who = self._writer.check_open()
@@ -282,6 +287,8 @@ class AgentRun:
         return run is not None and run.started
 
     def _look_for_cancels(self) -> None:
+        if self.cancelled.is_set():
+            return
         trigger = self._trigger() if self._asked.input_event_id else None
         input_id = trigger.header(headers.CODEC_MESSAGE_ID) if trigger else ""
         requests = self._connection.reader.tree.requests

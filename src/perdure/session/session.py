@@ -122,7 +122,7 @@ class AgentSession:
             adopted=adopted,
             new_id=self._new_id,
         )
-        self._runs.append(run)
+        self._runs = [other for other in self._runs if not other.is_over] + [run]
         return run
 
     def _report(self, error: SessionError) -> None:

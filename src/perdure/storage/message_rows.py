@@ -96,7 +96,11 @@ def taken(run_id: str, message_id: str) -> MessageTaken:
 
 def taking_row(message: Message) -> dict[str, Any]:
     """Return which message is taken, as the parameters of the statement that notes it."""
-    return {"message_id": message.message_id, "edition": message.edition}
+    return {
+        "message_id": message.message_id,
+        "edition": message.edition,
+        "sent_at": message.sent_at,
+    }
 
 
 def payload_of(run_id: str, message_id: str, name: str, edition: int) -> str:

@@ -87,26 +87,40 @@ class PostgresInbox(PostgresJournal):
         If it raises: `LeaseLost` (nothing was written) or a `StorageError`; after a `StorageBusy`,
         nobody knows whether they were written, and who takes it once more learns that.
         """
+        return await self._end_by("take_message", fence, record, taking_row(message))
+
+    async def end_wait(self, fence: Fence, awaits: str, record: NewRecord) -> bool:
+        """Write the record of a wait that ends without a message, unless one has come meanwhile.
+
+        Durable when it returns: the record, fsynced, if it was written.
+        If it raises: as `take_message`.
+        """
+        return await self._end_by("end_wait", fence, record, {"awaits": awaits})
+
+    async def _end_by(
+        self, what: str, fence: Fence, record: NewRecord, how: Mapping[str, Any]
+    ) -> bool:
+        take = self._take if what == "take_message" else self._hear_nothing
         wholes = await self._db.blobs.lift_rests(split_record(record))
-        row = {**self._db.rows.record(fence, record, *wholes), **taking_row(message)}
+        row = {**self._db.rows.record(fence, record, *wholes), **how}
         row["input_piece"], row["payload_piece"] = map(self._db.rows.last, wholes)
-        what = f"take_message {record.invocation.step_id}/{record.invocation.sequence}"
+        place = f"{record.invocation.step_id}/{record.invocation.sequence}"
 
         async def write(more: dict[str, list[Any]]) -> bool | None:
             pieces = {name: Column(kind, more[name]) for name, kind in PIECE_COLUMNS.items()}
 
             async def job(transaction: Transaction, again: bool) -> None:  # noqa: FBT001
                 del again
-                await self._take(transaction, row, pieces)
+                await take(transaction, row, pieces)
 
             try:
-                await self._db.transact(job, what)
+                await self._db.transact(job, f"{what} {place}")
             except _NotTakenError as refused:
                 return None if refused.fenced_off else False
             return True
 
         landed = await self.pieces.keep(wholes, write)
-        # It may have been taken by a try whose answer was lost.
+        # It may have been ended by a try whose answer was lost.
         if landed or await self.recorded_before(row):
             return True
         if landed is None:
@@ -140,6 +154,20 @@ class PostgresInbox(PostgresJournal):
         found = await transaction.run("take_message", row)
         if found != [(True,)]:
             raise _NotTakenError(fenced_off=not found)
+        await self._append(transaction, row)
+
+    async def _hear_nothing(
+        self, transaction: Transaction, row: Mapping[str, Any], pieces: Mapping[str, Column]
+    ) -> None:
+        del pieces  # what says that nothing came has none
+        # First: whoever sends a message locks the run's row as well.
+        await transaction.run("lock_run", row)
+        found = await transaction.run("has_come", row)
+        if found != [(False,)]:
+            raise _NotTakenError(fenced_off=not found)
+        await self._append(transaction, row)
+
+    async def _append(self, transaction: Transaction, row: Mapping[str, Any]) -> None:
         nothing = {name: Column(kind, []) for name, kind in PIECE_COLUMNS.items()}
         record = {**columns_of(RECORD_COLUMNS, [row]), **nothing}
         ((_, written),) = await transaction.run("append_records", record)

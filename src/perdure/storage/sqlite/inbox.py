@@ -108,3 +108,24 @@ class SqliteInbox(SqliteJournal):
         if landed is None:
             raise self._db.fenced_off(fence.run_id)
         return landed
+
+    async def end_wait(self, fence: Fence, awaits: str, record: NewRecord) -> bool:
+        """Write the record of a wait that ends without a message, unless one has come meanwhile.
+
+        Durable when it returns: the record, fsynced, if it was written.
+        If it raises: `LeaseLost` or a `StorageError`, and nothing was written.
+        """
+        append = await self.append(fence, record)
+        row = {**fence_row(fence), "awaits": awaits}
+
+        def job(connection: sqlite3.Connection) -> bool | None:
+            found = self._db.run(connection, "has_come", row).fetchone()
+            if found is None:
+                return None
+            return not found[0] and append(connection)
+
+        what = f"end_wait {record.invocation.step_id}/{record.invocation.sequence}"
+        written = await self._db.write(job, what)
+        if written is None:
+            raise self._db.fenced_off(fence.run_id)
+        return written

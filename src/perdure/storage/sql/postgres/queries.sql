@@ -725,6 +725,15 @@ FROM perdure.messages
 WHERE run_number = (SELECT run_number FROM perdure.runs WHERE run_id = %(run_id)s)
 ORDER BY message_number;
 
+-- name: has_come
+-- Whether a message of a name waits for a run, under the run's fence. The run's row is locked before,
+-- by a statement of its own.
+SELECT EXISTS (SELECT 1 FROM perdure.messages AS messages
+               WHERE messages.run_number = runs.run_number AND messages.name = %(awaits)s
+               AND messages.taken_at IS NULL)
+FROM perdure.runs AS runs
+WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s;
+
 -- name: take_message
 -- Note which operation takes a message, in the edition that it has read, under the run's fence.
 WITH owned AS MATERIALIZED (
@@ -734,7 +743,8 @@ WITH owned AS MATERIALIZED (
   UPDATE perdure.messages AS messages
   SET taken_step = %(step_id)s, taken_sequence = %(sequence)s, taken_at = %(finished_at)s
   FROM owned WHERE messages.run_number = owned.run_number
-  AND message_id = %(message_id)s AND edition = %(edition)s AND taken_at IS NULL
+  AND message_id = %(message_id)s AND edition = %(edition)s AND sent_at = %(sent_at)s
+  AND taken_at IS NULL
   RETURNING 1
 )
 SELECT EXISTS (SELECT 1 FROM taken) FROM owned;
@@ -1269,6 +1279,8 @@ VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, p
 SELECT run_number, run_id FROM perdure.runs AS runs
 WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < %(before)s::double precision
 AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM perdure.runs AS above WHERE above.run_id = runs.parent
+                AND above.state NOT IN ('completed', 'failed', 'cancelled'))
 AND NOT EXISTS (SELECT 1 FROM perdure.receipts AS receipts WHERE receipts.run_id = runs.run_id
                 AND receipts.state IN ('in_flight', 'ambiguous'))
 ORDER BY run_number LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
@@ -1278,6 +1290,8 @@ ORDER BY run_number LIMIT %(limit)s FOR UPDATE SKIP LOCKED;
 SELECT count(*) FROM perdure.runs AS runs
 WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < %(before)s::double precision
 AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM perdure.runs AS above WHERE above.run_id = runs.parent
+                AND above.state NOT IN ('completed', 'failed', 'cancelled'))
 AND NOT EXISTS (SELECT 1 FROM perdure.receipts AS receipts WHERE receipts.run_id = runs.run_id
                 AND receipts.state IN ('in_flight', 'ambiguous'));
 

@@ -392,10 +392,16 @@ SELECT message_number, message_id, name, edition, payload, sent_by, sent_at, tak
 FROM messages
 WHERE run_number = (SELECT run_number FROM runs WHERE run_id = :run_id) ORDER BY message_number;
 
+-- name: has_come
+-- Whether a message of a name waits for a run, under the run's fence.
+SELECT EXISTS (SELECT 1 FROM messages WHERE messages.run_number = runs.run_number
+               AND name = :awaits AND taken_at IS NULL)
+FROM runs WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
+
 -- name: take_message
 -- Note which operation takes a message, in the edition that it has read, under the run's fence.
 UPDATE messages SET taken_step = :step_id, taken_sequence = :sequence, taken_at = :finished_at
-WHERE message_id = :message_id AND edition = :edition AND taken_at IS NULL
+WHERE message_id = :message_id AND edition = :edition AND sent_at = :sent_at AND taken_at IS NULL
 AND run_number = (SELECT run_number FROM runs WHERE run_id = :run_id AND holder = :holder
                   AND generation = :generation);
 
@@ -909,6 +915,8 @@ WHERE operation_key = :operation_key;
 SELECT run_number, run_id, input_piece, output_piece FROM runs
 WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < :before
 AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM runs AS above WHERE above.run_id = runs.parent
+                AND above.state NOT IN ('completed', 'failed', 'cancelled'))
 AND NOT EXISTS (SELECT 1 FROM receipts WHERE receipts.run_id = runs.run_id
                 AND receipts.state IN ('in_flight', 'ambiguous'))
 ORDER BY run_number LIMIT :limit;
@@ -918,6 +926,8 @@ ORDER BY run_number LIMIT :limit;
 SELECT count(*) FROM runs
 WHERE state IN ('completed', 'failed', 'cancelled') AND finished_at < :before
 AND (erased_at IS NULL OR erased_by = 'retention')
+AND NOT EXISTS (SELECT 1 FROM runs AS above WHERE above.run_id = runs.parent
+                AND above.state NOT IN ('completed', 'failed', 'cancelled'))
 AND NOT EXISTS (SELECT 1 FROM receipts WHERE receipts.run_id = runs.run_id
                 AND receipts.state IN ('in_flight', 'ambiguous'));
 
