@@ -17,6 +17,7 @@ from perdure.errors import (
     InvalidPayload,
     KeyUnavailable,
     LeaseLost,
+    MissingHandler,
     ReplayMismatch,
     RunParked,
     RunStopped,
@@ -199,7 +200,9 @@ class Execution:
             # Nothing can be awaited while a coroutine is closed; code may raise the same by itself.
             if isinstance(error, GeneratorExit) and asyncio.current_task() is not self.task:
                 raise
-            return _ended(RunState.FAILED, error)
+            # What is not registered here is for a person to register.
+            missing = isinstance(error, MissingHandler)
+            return _ended(RunState.NEEDS_ATTENTION if missing else RunState.FAILED, error)
         finally:
             self._calling = False
 
