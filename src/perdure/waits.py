@@ -247,6 +247,9 @@ class Waiter(Recorder):
                 found: Message | Outcome | None = await self.tenure.insist(find)
                 if found is None and wait.look is not None:
                     found = await self.tenure.insist(wait.look)
+                    if found is not None:
+                        # What ended since the first look may have been told to this run, too.
+                        found = await self.tenure.insist(find) or found
                 seconds = None if wake_at is None else wake_at - self.clock.now()
                 if found is not None or (seconds is not None and seconds <= 0):
                     return found

@@ -250,7 +250,7 @@ def test_children_and_forks_are_runs_of_queues_too(tmp_path: Path) -> None:
             assert row.queued == Queued("mail", "k", 2)
             await (await app.start(lost)).result()
             await app.pause_queue("mail")
-            fork = await app.fork(RUN, "child/1")
+            fork = await app.fork(RUN, "child/1", repeat_effects=True)
             row = await app.find(fork.run_id)
             assert (row.queued, row.started_at) == (Queued("mail"), None)
             await ticks(app)
