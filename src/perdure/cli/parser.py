@@ -8,9 +8,9 @@ from perdure.cli.approvals import add_approvals
 from perdure.cli.exits import MEANINGS
 from perdure.cli.fork import add_fork
 from perdure.cli.key import add_key
-from perdure.cli.queues import add_queues
+from perdure.cli.queues import QUEUES
 from perdure.cli.reencrypt import add_reencrypt
-from perdure.cli.schedules import add_schedules
+from perdure.cli.schedules import SCHEDULES
 from perdure.cli.send import add_send
 from perdure.cli.target import KEY_FILE_VARIABLE, URL_VARIABLE
 from perdure.cli.typed import positive
@@ -70,8 +70,8 @@ def build_parser() -> Parser:
     _add_gc(commands)
     add_key(commands, _add)
     add_reencrypt(commands, _add)
-    add_schedules(commands, _add)
-    add_queues(commands, _add)
+    SCHEDULES.add(commands, _add)
+    QUEUES.add(commands, _add)
     runs = _add(commands, "runs", "list runs, newest first", store=True)
     states = [state.value for state in RunState]
     runs.add_argument("--state", choices=states, help="only runs in this state")

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from perdure.cli.exits import Exit
-from perdure.cli.screen import Screen
-from perdure.cli.sheet import Column, Sheet
-from perdure.cli.target import looked_into
+from perdure.cli.pausable import Pausable
+from perdure.cli.sheet import Column
 from perdure.engine.queues import QueueRow
 
 _COLUMNS: Final = (
@@ -19,45 +15,6 @@ _COLUMNS: Final = (
     Column("rate", dispensable=1),
     Column("paused", below=True),
 )
-
-
-def add_queues(commands: Any, add: Callable[..., Any]) -> None:
-    """Add the command and its options to the command line."""
-    queues = add(commands, "queues", "list queues, what waits in them and their limits", store=True)
-    below = queues.add_subparsers(dest="queues_command", metavar="COMMAND")
-    for name, what in (
-        ("pause", "keep the runs of a queue from beginning and from going on"),
-        ("resume", "let the runs of a queue begin and go on"),
-    ):
-        command = add(below, name, what, store=True, below=True)
-        command.add_argument("name", metavar="NAME", help="the queue's name")
-
-
-async def queues(options: argparse.Namespace, screen: Screen) -> Exit:
-    """List queues, or pause or resume one."""
-    if options.queues_command is None:
-        screen.need_tables()
-    async with looked_into(options) as app:
-        match options.queues_command:
-            case "pause":
-                await app.pause_queue(options.name)
-            case "resume":
-                await app.resume_queue(options.name)
-            case _:
-                return _list(await app.queues(), screen)
-        (row,) = [row for row in await app.queues() if row.name == options.name]
-    screen.document(_describe(row))
-    screen.line(f"queue {row.name} {'is paused' if row.paused else 'goes on'}")
-    return Exit.OK
-
-
-def _list(rows: Sequence[QueueRow], screen: Screen) -> Exit:
-    screen.document({"queues": [_describe(row) for row in rows]})
-    if rows:
-        screen.show(Sheet("", _COLUMNS, map(_cells, rows)))
-    else:
-        screen.line("no queues: a worker writes those that its App declares")
-    return Exit.OK
 
 
 def _describe(row: QueueRow) -> dict[str, Any]:
@@ -79,3 +36,18 @@ def _cells(row: QueueRow) -> tuple[object, ...]:
     rate = "" if limits.rate_runs is None else f"{limits.rate_runs} in {limits.rate_seconds:g} s"
     bounds = ("" if each is None else each for each in (limits.concurrency, limits.key_concurrency))
     return (row.name, row.pending, row.running, *bounds, rate, "paused" if row.paused else "")
+
+
+QUEUES: Final = Pausable(
+    noun="queue",
+    lists="list queues, what waits in them and their limits",
+    pauses="keep the runs of a queue from beginning and from going on",
+    resumes="let the runs of a queue begin and go on",
+    columns=_COLUMNS,
+    rows=lambda app: app.queues(),
+    pause=lambda app, name: app.pause_queue(name),
+    resume=lambda app, name: app.resume_queue(name),
+    describe=_describe,
+    cells=_cells,
+)
+"""The command that lists queues, what waits in them and their limits."""
