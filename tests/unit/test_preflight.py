@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, RunFailed
+from perdure import Context, RunNeedsAttention
 from perdure.errors import MissingHandler, UndeclaredOrigins, UnmetNeeds
 from perdure.journal import Binding, Handlers, Invocation, OperationKind, Outcome, Success
 from perdure.preflight import NeededTool, NeededToolset, Needs, Origin, Preflight
@@ -117,7 +117,7 @@ def test_it_is_checked_again_when_capabilities_change_and_only_then() -> None:
     assert looked == []
 
 
-def test_a_run_whose_needs_are_not_met_fails_without_a_record(tmp_path: Path) -> None:
+def test_a_run_whose_needs_are_not_met_needs_attention_without_a_record(tmp_path: Path) -> None:
     app, handlers = app_on(tmp_path), handlers_of(Kind.MODEL_REQUEST)
 
     @app.run(version=1)
@@ -128,7 +128,9 @@ def test_a_run_whose_needs_are_not_met_fails_without_a_record(tmp_path: Path) ->
         runtime.preflight(bound).check(Needs(tools=(NeededTool("refund"),)))
         await bound.execute(Kind.MODEL_REQUEST, "model.request", 1, b"1")
 
-    with pytest.raises(RunFailed, match=r"did nothing.*'refund'.*@handlers.tool_call") as failed:
+    with pytest.raises(
+        RunNeedsAttention, match=r"did nothing.*'refund'.*@handlers.tool_call"
+    ) as failed:
         run(once(app, work))
     assert failed.value.code == "UnmetNeeds"
     assert run(operations(app)) == []
