@@ -38,7 +38,7 @@ def _function_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one in four of the tests that run on every storage run on a server, with one case each.
+    """Have one in eight of the tests that run on every storage run on a server, with one case each.
 
     What every driver promises is tested whole; in CI, everything is.
     """

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.children import until
-from tests.acceptance.samples import FULL, sample
+from tests.acceptance.samples import FULL, LONG, sample
 
 LIMIT_SECONDS = 20 if FULL else 60  # in CI nothing else runs beside it
 CALLS = {
@@ -96,6 +96,7 @@ def perdure(environment: dict[str, str]) -> Perdure:
 # --- one at a time -------------------------------------------------------------------------------
 
 
+@LONG
 def test_a_pipe_gets_plain_lines_and_the_databases_are_kept(
     perdure: Perdure, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_model_that_cannot_be_had_is_refused(perdure: Perdure, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@LONG
 def test_an_interrupted_demo_leaves_nothing_behind(perdure: Perdure, tmp_path: Path) -> None:
     with perdure.started("demo", folder=tmp_path) as child:
         assert child.stdout is not None
@@ -250,6 +252,7 @@ def test_a_reader_settles_it_by_the_commands_that_are_shown(
     assert "does not wait for anybody" in again.stderr
 
 
+@LONG
 @pytest.mark.parametrize("demo", [LEFT], indirect=True)
 def test_a_wrong_decision_is_found_at_the_shop(
     perdure: Perdure, demo: Demo, tmp_path: Path

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.samples import LONG
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -22,6 +24,7 @@ def _execute(environment: dict[str, str], folder: Path, ending: str, seed: int) 
     return json.loads(ended.stdout)
 
 
+@LONG
 def test_processes_with_other_hash_seeds_ask_for_the_same_bytes(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

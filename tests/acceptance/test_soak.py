@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.soak.run import Plan, Report, soak
 from benchmarks.soak.worker import EFFECTS
-from tests.acceptance.samples import ON_SERVER
+from tests.acceptance.samples import LONG, ON_SERVER
 from tests.postgres_server import PostgresServer
 
 _SECONDS = float(os.environ.get("PERDURE_TEST_SOAK_SECONDS", "8"))
@@ -25,6 +25,7 @@ def check(report: Report) -> None:
     assert report.faults["worker killed"] >= 3
 
 
+@LONG
 def test_every_run_ends_and_every_effect_is_applied_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/runs.db"
     check(soak(Plan(url=url, runs=16, seconds=_SECONDS, kill_seconds=0.7, seed=_SEED)))
