@@ -53,9 +53,9 @@ def sample(cases: Sequence[T], kind: Callable[[T], Hashable]) -> list[T]:
     return [chance.choice(of_a_kind) for of_a_kind in kinds.values()]
 
 
-def some(cases: Sequence[T], name: Callable[[T], bytes]) -> list[T]:
-    """Return one in eight of the cases, the same ones each time, or all where there is time."""
-    return [case for case in cases if FULL or zlib.crc32(name(case)) % 8 == SEED % 8]
+def some(cases: Sequence[T], name: Callable[[T], bytes], *, of: int = 8) -> list[T]:
+    """Return one in `of` of the cases, the same ones each time, or all where there is time."""
+    return [case for case in cases if FULL or zlib.crc32(name(case)) % of == SEED % of]
 
 
 def moment_of(crash: Crash) -> str:
