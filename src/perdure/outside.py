@@ -240,7 +240,7 @@ class Outside(Scope):
         wait = Wait(f"perdure:run:{run_id}", ended, None, late, look=look)
         document = encode({"run_id": run_id})
         performed = await self.wait("child.end", number, "perdure.child.end", document, wait)
-        self._performer.add_run(await children.family(run_id))
+        self._performer.add_runs(partial(children.family, run_id))
         outcome = performed.outcome
         if isinstance(outcome, Success):
             return self._read(outcome.output_json, f"the result of run {run_id}", None)

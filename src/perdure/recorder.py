@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -60,15 +60,18 @@ class Recorder:
         self.deadline_at: float | None = None
         self.replayed = 0
         self._replay = Replay(journal)
-        self.origin = _origin_of(journal) or fence.run_id
+        self.origin = _origin_of(self._replay) or fence.run_id
         self._observer = ports.observer
         self._spending: Spending | None = None
         self._read_spending = False
-        self._ended_runs: list[str] = []
+        self._ended_runs: list[Callable[[], Awaitable[Sequence[str]]]] = []
 
-    def add_run(self, run_ids: Sequence[str]) -> None:
-        """Count to what this run spends what other runs, which have ended, have spent."""
-        self._ended_runs += run_ids
+    def add_runs(self, ended: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """Count to what this run spends what other runs, which have ended, have spent.
+
+        They are asked for, and read, once somebody wants to know.
+        """
+        self._ended_runs.append(ended)
 
     async def spending(self) -> Spending:
         """Return what the run has spent, from all that is recorded of it and will be.
@@ -82,7 +85,8 @@ class Recorder:
             await self.tenure.insist(lambda: spending.read(self.store, run_id))
             self._read_spending = True
         while self._ended_runs:
-            await self._add_run(spending, self._ended_runs.pop())
+            for ended in await self.tenure.insist(self._ended_runs.pop()):
+                await self._add_run(spending, ended)
         return spending
 
     async def _add_run(self, spending: Spending, run_id: str) -> None:
@@ -188,8 +192,8 @@ def check_new(invocation: Invocation) -> None:
     check_size(invocation.input_json, what=what, limit_bytes=INPUT_LIMIT_BYTES)
 
 
-def _origin_of(journal: Journal) -> str | None:
-    for row in journal.rows:
-        if row.step_id == FORK_STEP and row.payload is not None:
-            return msgspec.json.decode(row.payload)["origin"]
-    return None
+def _origin_of(replay: Replay) -> str | None:
+    row = replay.row(FORK_STEP, 0)
+    if row is None or row.payload is None:
+        return None
+    return msgspec.json.decode(row.payload)["origin"]

@@ -207,20 +207,21 @@ class Waiter(Recorder):
 
     async def _take(self, asked: Asked, message: Message, record: NewRecord) -> bool:
         take = partial(self.store.take_message, self.fence, message, record)
-        taking = asyncio.ensure_future(self.tenure.insist(take))
-        try:
-            landed = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            # What was taken all the same would be lost with the cancellation of this wait alone.
-            landed = await taking
+
+        async def whole() -> bool:
+            landed = await self.tenure.insist(take)
             if landed:
                 self._remember(asked, record)
-            if not landed or self.activity.stopping:
-                raise
             return landed
-        if landed:
-            self._remember(asked, record)
-        return landed
+
+        taking = asyncio.ensure_future(whole())
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # What was taken all the same would be lost with the cancellation of this wait alone.
+            if not await taking or self.activity.stopping:
+                raise
+            return True
 
     async def _wait(self, asked: Asked, timer: TimerRow) -> None:
         started_at = self.clock.now()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from perdure.clock import Clock
 from perdure.codec import Codec
 from perdure.engine.registry import NOTHING, Registry
-from perdure.engine.store import NewRun, RunState, RunStore
+from perdure.engine.store import NewRun, RunRow, RunState, RunStore
 from perdure.errors import RunConflict, StorageError, UnknownRun
 from perdure.journal.record import Failure, Outcome, Success
 from perdure.observe import log
@@ -64,7 +64,10 @@ class ChildRuns:
             parent,
             queued,
         )
-        row = (await self._store.start_run(run, None)).row
+        started = await self._store.start_run(run, None)
+        if started.created:
+            return
+        row = started.row
         same = row.input_sha256 == hashlib.sha256(input_json).digest()
         above = await self._store.read_run(parent)
         # One of an earlier run of the parent's id may be there still.
@@ -83,7 +86,7 @@ class ChildRuns:
                 f"run {run_id}, which this one waits for, is not in this store: import it, then"
                 " resume this one"
             )
-        return await self.end_of(run_id) if row.state.ended else None
+        return _outcome_of(row) if row.state.ended else None
 
     async def family(self, run_id: str) -> Sequence[str]:
         """Return a run and all that were started below it."""
@@ -92,15 +95,23 @@ class ChildRuns:
     async def end_of(self, run_id: str) -> Outcome:
         """Return what a run that has ended came to: its output, or why there is none."""
         row = await self._store.read_run(run_id)
-        if row is None or row.tombstone is not None:
-            return Failure("UnknownRun", message=f"run {run_id} is not there any more")
-        if row.state is RunState.COMPLETED and row.output_json is not None:
-            return Success(row.output_json)
-        # One that needed attention keeps why when it is cancelled.
-        if row.problem is None or row.state is RunState.CANCELLED:
-            return Failure("RunCancelled", message=f"run {run_id} was {row.state.value}")
-        problem = row.problem
-        return Failure(problem.code, type_name=problem.type_name, message=problem.message)
+        return _gone(run_id) if row is None else _outcome_of(row)
+
+
+def _outcome_of(row: RunRow) -> Outcome:
+    if row.tombstone is not None:
+        return _gone(row.run_id)
+    if row.state is RunState.COMPLETED and row.output_json is not None:
+        return Success(row.output_json)
+    # One that needed attention keeps why when it is cancelled.
+    if row.problem is None or row.state is RunState.CANCELLED:
+        return Failure("RunCancelled", message=f"run {row.run_id} was {row.state.value}")
+    problem = row.problem
+    return Failure(problem.code, type_name=problem.type_name, message=problem.message)
+
+
+def _gone(run_id: str) -> Failure:
+    return Failure("UnknownRun", message=f"run {run_id} is not there any more")
 
 
 async def with_children(store: RunStore, run_ids: Iterable[str]) -> Sequence[str]:

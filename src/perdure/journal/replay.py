@@ -38,6 +38,10 @@ class Replay:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def row(self, step_id: str, sequence: int) -> JournalRow | None:
+        """Return what is recorded at a place, whatever it was asked with, or None."""
+        return self._rows.get((step_id, sequence))
+
     def holds(self, step_id: str, sequence: int) -> bool:
         """Return whether anything is recorded at a place."""
         return (step_id, sequence) in self._rows
