@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return soak.main(given[1:])
     options = _options(given)
     if options.page is not None:
-        page.write(json.loads(options.page.read_text("utf-8")))
+        page.write([json.loads(file.read_text("utf-8")) for file in options.page])
         return 0
     with tempfile.TemporaryDirectory(prefix="perdure-benchmarks-", dir=options.folder) as name:
         folder = Path(name)
@@ -64,7 +64,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     parser.add_argument("--folder", type=Path, help="where to write: a folder on a real disk")
     parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="put the results in FILE into the docs and stop"
+        "--page",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="put the results into the docs and stop; of each row, the last FILE counts",
     )
     return parser.parse_args(arguments)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.storages import Storage
 
-_NAMED_PACKAGES = ("perdure", "msgspec", "psycopg", "pydantic-ai-slim")
+_NAMED_PACKAGES = ("perdure", "msgspec", "psycopg", "pydantic-ai-slim", "temporalio")
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "overlay on tmpfs"}
 
 

@@ -26,9 +26,10 @@ _WEIGHTS: Final = [1 / (rank + 3) for rank in range(len(_WORDS))]
 def text(size: int, seed: int = 0) -> str:
     """Return so many characters of ASCII prose, the same for a seed; it packs as English does."""
     prose = _prose()
-    start = seed * 7919 % (len(prose) - size if size < len(prose) else 1)
-    taken = prose[start : start + size]
-    return (taken + prose * (1 + size // len(prose)))[:size]
+    if size >= len(prose):
+        return (prose * (1 + size // len(prose)))[:size]
+    start = seed * 7919 % (len(prose) - size)
+    return prose[start : start + size]
 
 
 @lru_cache(maxsize=1)

@@ -110,3 +110,7 @@ class Row:
 
 class NotDurable(Exception):
     """An operation that had completed ran again."""
+
+
+class Cannot(Exception):
+    """What a row measures cannot be had here, or not of a peer; the message says why."""

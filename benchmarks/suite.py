@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.row import NotDurable, Row, Setting
+from benchmarks.row import Cannot, NotDurable, Row, Setting
 from benchmarks.storages import Storage
 
 MODULES = {
@@ -21,9 +21,11 @@ MODULES = {
     "P8": "p8_size",
     "P9": "p9_large",
     "P10": "p10_footprint",
+    "P11": "p11_streaming",
     "P12": "p12_receipts",
     "P13": "p13_agent",
     "P14": "p14_two_workers",
+    "T1": "t1_temporal",
 }
 
 NO_SERVER = "skipped: no server is given, see --postgres"
@@ -55,6 +57,8 @@ def _measure(row: Row, name: str, setting: Setting, storage: Storage | None) -> 
             if row.check is not None:
                 row.check(here)
             figures = [figure.document() for figure in row.measure(here)]
+        except Cannot as error:
+            skipped = f"skipped: {error}"
         except NotDurable as error:
             failure = f"not durable: {error}"
         except Exception as error:  # noqa: BLE001 - a row that breaks must not hide the others

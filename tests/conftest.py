@@ -18,7 +18,7 @@ from tests.storages import kept_on_server
 # Machines differ in speed, so no example has a deadline and none is called slow. In CI the same
 # examples run every time: a failure there belongs to the change, not to the day.
 _SLOW = [HealthCheck.too_slow]
-settings.register_profile("default", deadline=None, max_examples=40, suppress_health_check=_SLOW)
+settings.register_profile("default", deadline=None, max_examples=12, suppress_health_check=_SLOW)
 settings.register_profile(
     "ci",
     settings.get_profile("default"),
@@ -38,9 +38,9 @@ def _function_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one in eight of the tests that run on every storage run on a server, with one case each.
+    """Have a few of the tests that run on every storage run on a server, with one case each.
 
-    Of what every driver promises, half is tested there; in CI, everything is.
+    Of what every driver promises, one in sixteen is tested there; in CI, everything is.
     """
 
     def served(item: pytest.Item) -> bool:
@@ -54,8 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = [item for item in every if promised(item)]
     tested = sample([item for item in every if not promised(item)], _function_of)
     chosen = {
-        *some(tested, lambda item: _function_of(item).encode()),
-        *some(asked, lambda item: item.nodeid.encode(), of=2),
+        *some(tested, lambda item: _function_of(item).encode(), of=48),
+        *some(asked, lambda item: item.nodeid.encode(), of=16),
     }
     left = [item for item in every if item not in chosen]
     items[:] = [item for item in items if not served(item) or item in chosen]

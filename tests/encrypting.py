@@ -22,6 +22,8 @@ TABLES = (
     "checkpoints",
     "messages",
     "approvals",
+    "session_messages",
+    "session_appends",
 )
 
 

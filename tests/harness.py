@@ -32,7 +32,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine; one that hangs fails."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await coroutine
 
     return asyncio.run(bounded())
@@ -40,7 +40,16 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def app_on(folder: Path, *, clock: Clock | None = None, **options: Any) -> App:
     """Return an App on the store of a folder, whose worker reacts fast and keeps its lease."""
-    app = {"probe", "busy_seconds", "effects", "types", "secrets", "encryption", "blobs"}
+    app = {
+        "probe",
+        "busy_seconds",
+        "effects",
+        "types",
+        "secrets",
+        "encryption",
+        "blobs",
+        "channels",
+    }
     names = app & options.keys()
     extra = {name: options.pop(name) for name in names}
     worker = {

@@ -12,6 +12,7 @@ from uuid import uuid4
 from perdure.channels.memory import MemoryChannel, MemoryLog
 from perdure.errors import SendFailed, SessionError
 from perdure.session.channel import Channel, Draft, Revision
+from perdure.session.client import ClientSession
 from perdure.session.codec import Codec, UiMessageCodec
 from perdure.session.run import SessionInvocation
 from perdure.session.session import AgentSession
@@ -41,6 +42,25 @@ class World:
         return AgentSession(
             channel or self.log.channel("agent"),
             codec or UiMessageCodec(),
+            clock=self.clock,
+            on_error=self.errors.append,
+            new_id=(lambda: next(given)) if given is not None else None,
+        )
+
+    def client(
+        self,
+        name: str = "alice",
+        *,
+        channel: Channel | None = None,
+        codec: Codec | None = None,
+        ids: Iterable[str] | None = None,
+    ) -> ClientSession:
+        given = iter(ids) if ids is not None else None
+        return ClientSession(
+            channel or self.log.channel(name),
+            codec or UiMessageCodec(),
+            client_id=name,
+            session_name="room",
             clock=self.clock,
             on_error=self.errors.append,
             new_id=(lambda: next(given)) if given is not None else None,
@@ -176,3 +196,15 @@ async def source(
     if then is not None:
         then.set()
         await asyncio.Event().wait()
+
+
+def tool_call(*calls: str, ask: bool = True) -> list[dict[str, Any]]:
+    """Return the chunks with which an agent calls the tool `deleteDb`, and asks whether it may."""
+    chunks: list[dict[str, Any]] = [{"type": "start"}, {"type": "start-step"}]
+    for call in calls:
+        named = {"toolCallId": call, "toolName": "deleteDb", "input": {"db": "prod"}}
+        chunks.append({"type": "tool-input-available", **named})
+        if ask:
+            approval = {"toolCallId": call, "approvalId": f"asks-{call}"}
+            chunks.append({"type": "tool-approval-request", **approval})
+    return [*chunks, {"type": "finish-step"}]

@@ -1,4 +1,7 @@
-"""The store of a folder: a SQLite file in it, or a schema of a PostgreSQL server that it names."""
+"""The store of a folder: a SQLite file in it, or a schema of a PostgreSQL server that it names.
+
+A folder may also name a server of Temporal, which has its runs executed.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import pytest
 
+from perdure import App
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.workers import lock_folder
 
@@ -25,6 +29,7 @@ SQLITE_ONLY: Final = pytest.mark.parametrize("storage", ["sqlite"], indirect=Tru
 FILE: Final = "runs.db"
 _PATIENCE_SECONDS: Final = 30.0
 _MARK: Final = "storage.url"
+_DISPATCHED: Final = "temporal.url"
 _AS_TEXT: Final = re.compile(r"CAST\((\w+(?:\.\w+)?) AS TEXT\)")
 _BYTES: Final = re.compile(r"\bx'([0-9a-f]*)'")
 
@@ -33,6 +38,26 @@ def url_of(folder: Path, file: str = FILE) -> str:
     """Return the URL of a folder's store."""
     mark = folder / _MARK
     return mark.read_text() if mark.exists() else f"sqlite:///{folder / file}"
+
+
+def app_at(folder: Path, **options: Any) -> App:
+    """Return an App on a folder's store, and on Temporal if the folder names a server of it."""
+    mark = folder / _DISPATCHED
+    if not mark.exists():
+        return App(url_of(folder), **options)
+    return App(mark.read_text(), store=url_of(folder), **options)
+
+
+def have_dispatched(folder: Path, address: str) -> None:
+    """Have Temporal decide who executes the runs of a folder's store."""
+    queue = f"t-{secrets.token_hex(6)}"
+    url = f"temporal://{address}/default?task_queue={queue}&heartbeat_seconds=1"
+    (folder / _DISPATCHED).write_text(url)
+
+
+def is_dispatched(folder: Path) -> bool:
+    """Return whether Temporal decides who executes the runs of a folder's store."""
+    return (folder / _DISPATCHED).exists()
 
 
 def on_server(folder: Path) -> bool:
@@ -117,10 +142,14 @@ def held(folder: Path, *, wait: bool = True, file: str = FILE) -> Iterator[bool]
 
 
 class Places:
-    """Where the stores of some folders are: in files, or in schemas of one server."""
+    """Where the stores of some folders are: in files, or in schemas of one server.
 
-    def __init__(self, server: str | None = None) -> None:
+    `temporal` is the address of the server that has their runs executed, or None.
+    """
+
+    def __init__(self, server: str | None = None, temporal: str | None = None) -> None:
         self.server = server
+        self.temporal = temporal
         self._used: list[Path] = []
 
     def use(self, folder: Path) -> None:
@@ -128,6 +157,8 @@ class Places:
         if self.server is not None:
             put_on_server(folder, self.server)
             self._used.append(folder)
+        if self.temporal is not None:
+            have_dispatched(folder, self.temporal)
 
     def drop(self) -> None:
         """Delete every schema."""

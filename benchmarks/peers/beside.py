@@ -9,10 +9,9 @@ from typing import Any
 from benchmarks.durability import kill_at
 from benchmarks.ledger import Ledger
 from benchmarks.peers.catalog import VARIANTS, Variant
-from benchmarks.peers.peer import Cannot
 from benchmarks.peers.rows import ROWS, WRITTEN
 from benchmarks.peers.stage import Stage
-from benchmarks.row import Figure, NotDurable, Setting
+from benchmarks.row import Cannot, Figure, NotDurable, Setting
 from benchmarks.storages import Storage
 from benchmarks.suite import NO_SERVER
 

@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-import shutil
-import socket
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -13,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import version_of
-from benchmarks.peers.peer import Cannot
-from benchmarks.row import Setting
+from benchmarks.on_temporal.server import GROUP, server
+from benchmarks.row import Cannot, Setting
 from benchmarks.storages import POSTGRES, SQLITE, file_of, size
 
 DEAF_SECONDS = 10
 """For how long a live process is given the chance to go on with what a dead one was within."""
-
-GROUP = "uv sync --group benchmarks --group services"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +50,7 @@ class Variant:
         """Prepare where the peer keeps what it records."""
         database = setting.database(name)
         if self.kind == "temporal:TemporalPeer":
-            with _server(database.folder / "server.db") as address:
+            with server(database.folder / "server.db") as address:
                 yield Place(address, database.folder, f"sqlite:///{database.folder}/server.db")
             return
         if self.wal:
@@ -136,40 +129,3 @@ VARIANTS: Sequence[Variant] = (
     Variant(label="LangGraph, graph", **_GRAPH, **_ON_POSTGRES),
 )
 LABELS = tuple(dict.fromkeys(variant.label for variant in VARIANTS))
-
-
-@contextmanager
-def _server(file: Path) -> Generator[str]:
-    """Run Temporal's development server, which keeps everything in one file."""
-    beside = Path(sys.executable).with_name("temporal")
-    program = str(beside) if beside.exists() else shutil.which("temporal")
-    if program is None:
-        raise Cannot(f"there is no program temporal: {GROUP}")
-    port = _free_port()
-    command = [program, "server", "start-dev", "--headless", "--port", str(port)]
-    command += ["--db-filename", str(file), "--log-level", "never"]
-    with (file.parent / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            _until_listening(port, process)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        return taken.getsockname()[1]
-
-
-def _until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError("Temporal's server did not start")

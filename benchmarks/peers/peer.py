@@ -12,10 +12,6 @@ from benchmarks.payload import text
 _LARGE_BYTES = 1000
 
 
-class Cannot(Exception):
-    """A peer has no way to do what a row measures; the message says why."""
-
-
 class Watcher:
     """Hears of what the work comes to; with a ledger, others hear it too."""
 

@@ -132,9 +132,11 @@ def _takeover(stage: Stage, number: int) -> float:
             return living.enter_context(child)
 
         # The other one first: some begin at their start whatever a live one is within.
-        both = {child.pid: child for child in (add("stay"), add("begin", "held", 1))}
-        for child in both.values():
+        both: dict[int, Child] = {}
+        for command, arguments in (("stay", ()), ("begin", ("held", 1))):
+            child = add(command, *arguments)
             child.hear(_PATIENCE_SECONDS)
+            both[child.pid] = child
         pid, _ = _within(ledger, set(), _PATIENCE_SECONDS)
         both[pid].kill()
         if stage.variant.takes_over:

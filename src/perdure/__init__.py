@@ -5,8 +5,8 @@ from perdure.context import Context, current
 from perdure.effect_function import effect
 from perdure.effects.identity import OperationIdentity
 from perdure.effects.support import EffectPolicy, SideEffectSupport
-from perdure.engine.engine import RunHandle
 from perdure.engine.options import WorkerOptions
+from perdure.engine.run_handle import RunHandle
 from perdure.engine.store import RunState
 from perdure.errors import (
     EffectAmbiguous,

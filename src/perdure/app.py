@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
@@ -10,28 +10,28 @@ from perdure.blocking import Bridge
 from perdure.clock import Clock, SystemClock
 from perdure.codec import Codec, Named
 from perdure.context import Context
-from perdure.declaration import EffectDeclaration, KnownEffects
+from perdure.declaration import KnownEffects
 from perdure.effects.audit import AuditSink
 from perdure.encryption import Keyring, vault_of
-from perdure.engine.children import ChildRuns
-from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.options import WorkerOptions
 from perdure.engine.registry import NOTHING, Function, Registry
+from perdure.engine.run_handle import RunHandle
 from perdure.engine.store import RunRow, RunState
 from perdure.errors import EngineClosed, InvalidFunction
-from perdure.functions import declared_of
-from perdure.mail import Mail
+from perdure.functions import effect_of
 from perdure.observe import Observer
-from perdure.ports import Ports, Probe, Secrets, no_probe
+from perdure.ports import Channels, Ports, Probe, Secrets, no_probe
 from perdure.queued import queued_of
 from perdure.queues import Queues
 from perdure.schedules import Schedules
 from perdure.secrets import SecretRef
+from perdure.sessions import Sessions
 from perdure.upkeep import Upkeep
-from perdure.urls import location_of, shown
+from perdure.urls import check_connect, location_of, place_of, shown
 
 if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
+    from perdure.engine.engine import Engine
     from perdure.storage.blobs import BlobStore
 
 F = TypeVar("F", bound=Function)
@@ -39,13 +39,17 @@ I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
 
-class App(Mail, Schedules, Queues, Upkeep):
+class App(Sessions, Schedules, Queues, Upkeep):
     """Run functions and the place where their runs live; the only wiring there is.
 
     `url` is `sqlite:///runs.db` for a file in the current folder, `sqlite:////var/lib/runs.db` for
     an absolute path, or `postgresql://user@host:5432/database` for a schema `perdure` there, or
     another one with `?schema=name`; tests may have `memory:`. `async with app:` opens the store and
     executes runs; `app.connect()` opens it only to start runs and look at them.
+
+    On Temporal, it is `temporal://host:7233/namespace?task_queue=agents`, and `store` the URL of
+    where runs live; `temporal` is an async function that returns a `temporalio.client.Client` for
+    servers that want to know more than that.
 
     `worker` says how this process executes runs, until the App is opened. `busy_seconds` is how
     long a write waits for another process's. `encryption` hides what runs are given, record and
@@ -56,8 +60,10 @@ class App(Mail, Schedules, Queues, Upkeep):
     are classes whose instances are stored, next to those that the annotations of run functions and
     operations name: enums, dataclasses, named tuples, msgspec Structs and pydantic models, each
     under its name or in a tuple with another one. `secrets` returns the secret of a name, for
-    `SecretRef`. `clock` and `probe` are for tests: a clock that they turn by hand, and a function
-    called at each named point where a crash leaves a different state.
+    `SecretRef`. `channels` are where people see what runs do, such as
+    `perdure.channels.ably.AblyChannels`; by default, messages of sessions are in the store. `clock`
+    and `probe` are for tests: a clock that they turn by hand, and a function called at each named
+    point where a crash leaves a different state.
 
     Raises `InvalidUrl`, `InvalidFunction` for what is no effect, and `InvalidOptions` for what is
     no class of data or has the name of another one.
@@ -67,6 +73,8 @@ class App(Mail, Schedules, Queues, Upkeep):
         self,
         url: str,
         *,
+        store: str | None = None,
+        temporal: Callable[[], Awaitable[Any]] | None = None,
         worker: WorkerOptions | None = None,
         busy_seconds: float = 60.0,
         encryption: Keyring | None = None,
@@ -75,11 +83,11 @@ class App(Mail, Schedules, Queues, Upkeep):
         effects: Sequence[Callable[..., Any]] = (),
         types: Sequence[Named] = (),
         secrets: Secrets | None = None,
+        channels: Channels | None = None,
         clock: Clock | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.url = url
-        self.shown_url = shown(url)
         self.worker = worker or WorkerOptions()
         self.observer = Observer()
         self.encryption = encryption
@@ -88,12 +96,19 @@ class App(Mail, Schedules, Queues, Upkeep):
         self._known = KnownEffects()
         self._codec = Codec((SecretRef, *types))
         self._secrets = secrets
+        self._channels = channels
         self._registry = Registry()
         for function in effects:
-            self._known.learn(*_effect_of(function))
+            self._known.learn(*effect_of(function))
             self._codec.learn(function)
             self._registry.know(function)
-        self._location = location_of(url)
+        self.store_url, self._dispatching = place_of(url, store)
+        self.shown_url = shown(self.store_url)
+        if self._dispatching is not None:
+            self.shown_url += f" by {shown(url)}"
+        check_connect(temporal, dispatched=self._dispatching is not None)
+        self._connect = temporal
+        self._location = location_of(self.store_url)
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._probe = probe or no_probe
@@ -111,9 +126,28 @@ class App(Mail, Schedules, Queues, Upkeep):
         """
         if bare:
             raise InvalidFunction("a run function has a version: write @app.run(version=1)")
+        return self._registering(name, version, is_turn=False)
 
+    def turn(self, *bare: Never, version: int = 0, name: str | None = None) -> Callable[[F], F]:
+        """Register an `async def f(context, turn)` as a run function that answers in sessions.
+
+        `turn` is a `perdure.turn.Turn`: what was said, and where to stream the answer. It is
+        started by `start_turn`, and by a server for what people post. As `run` otherwise.
+        """
+        if bare:
+            raise InvalidFunction("a run function has a version: write @app.turn(version=1)")
+        return self._registering(name, version, is_turn=True)
+
+    def check_turn(self, name: str | None = None) -> None:
+        """Raise `UnknownFunction` unless a turn of a name is registered, or just one without.
+
+        A server that is about to serve it asks this before somebody else does.
+        """
+        self._registry.turn(name)
+
+    def _registering(self, name: str | None, version: int, *, is_turn: bool) -> Callable[[F], F]:
         def register(function: F) -> F:
-            self._registry.add(function, name, version)
+            self._registry.add(function, name, version, is_turn=is_turn)
             self._codec.learn(function)
             return function
 
@@ -321,6 +355,11 @@ class App(Mail, Schedules, Queues, Upkeep):
             await engine.close()
 
     async def _make_engine(self, *, create: bool) -> Engine:
+        # What executes runs is loaded here, so that `import perdure` is quick.
+        from perdure.engine.children import ChildRuns
+        from perdure.engine.dispatched import dispatched
+        from perdure.engine.engine import Engine
+
         store: ArchiveStore = await self._location.open(
             self._clock,
             self.observer,
@@ -330,8 +369,19 @@ class App(Mail, Schedules, Queues, Upkeep):
             vault=vault_of(self.encryption),
             blobs=self.blobs,
         )
+        dispatcher = None
+        if self._dispatching is not None:
+            dispatcher = self._dispatching(self._connect, self.worker.lease_seconds)
+            store = dispatched(store, dispatcher, self._registry)
         # Threads of their own: operations that wait must not keep the loop's others waiting.
         threads = ThreadPoolExecutor(self.worker.concurrency, "perdure-operation")
+        channels, closing = self._channels, None
+        if channels is None:
+            from perdure.channels.stored import StoredChannels
+
+            channels = StoredChannels(store, store.clock)
+            await channels.open()
+            closing = channels.close
         ports = Ports(
             store,
             store.clock,
@@ -343,12 +393,8 @@ class App(Mail, Schedules, Queues, Upkeep):
             self._codec,
             self._secrets,
             ChildRuns(store, self._registry, self._codec, store.clock),
+            channels,
         )
-        return Engine(store, ports, self._registry, self.worker)
-
-
-def _effect_of(function: Callable[..., Any]) -> tuple[str, EffectDeclaration]:
-    declared = declared_of(function)
-    if declared.effect is None:
-        raise InvalidFunction(f"{declared.handler_id} is read_only: it has no effect to ask about")
-    return declared.handler_id, declared.effect
+        return Engine(
+            store, ports, self._registry, self.worker, closing=closing, dispatcher=dispatcher
+        )

@@ -195,3 +195,8 @@ def item_of(step_id: str, sequence: int) -> str:
     if step == "" and step_id.endswith(ASKING):
         return f"{before}{sequence}"
     return f"{step_id}.{sequence}"
+
+
+def shown_item(run_id: str, item_id: str) -> str:
+    """Return what a session calls something that one of its runs asks for."""
+    return f"{run_id}:{item_id}"

@@ -138,15 +138,29 @@ def _make(folder: str) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    new = _new(path)
-    # Of this name there is one value, so whoever else writes it writes the same.
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)  # noqa: PTH105
+    new, descriptor = _begun(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)  # noqa: PTH105
+    except OSError:
+        with suppress(OSError):
+            os.unlink(new)  # noqa: PTH108
+        raise
     _sync_folder(os.path.dirname(path))  # noqa: PTH120
+
+
+def _begun(path: str) -> tuple[str, int]:
+    """Return a new file for what is to be written, and its descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with suppress(FileExistsError):
+        return _new(path), os.open(_new(path), flags, _MODE)
+    # Somebody writes the same value, or was killed while they did. To write in their file would be
+    # to give the name to one that is not whole.
+    own = f"{path}.{os.urandom(8).hex()}"
+    return own, os.open(own, flags, _MODE)
 
 
 def _read(path: str) -> bytes | None:
@@ -168,7 +182,7 @@ def _delete(path: str) -> None:
 
 
 def _new(path: str) -> str:
-    """Return what a file is called until it is whole."""
+    """Return what a file is called until it is whole, unless another is called so."""
     return f"{path}.new"
 
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -31,6 +33,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 LookupT = TypeVar("LookupT", bound=Lookup)
+
+_identity: ContextVar[OperationIdentity | None] = ContextVar("perdure_identity", default=None)
 
 
 class EffectFunction(Protocol[P, ResultT_co]):
@@ -179,17 +183,33 @@ def _hide_identity(wrapper: Any, signature: inspect.Signature) -> None:
 
 
 def _identity_here(function: Callable[..., Any]) -> OperationIdentity:
-    context = current()
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
-    if context is None:
+    identity = identity_here()
+    if identity is not None:
+        return identity
+    if current() is None:
         # Outside of any run: an effect of its own each time, as for a function without a receipt.
         return OperationIdentity(new_run_id(), name, name)
-    if context.operation is None:
-        raise NotInRun(
-            f"{name} has an effect, which the run would not know of: call it through"
-            f" context.call({name.rpartition('.')[2]}, …)"
-        )
-    return context.operation
+    raise NotInRun(
+        f"{name} has an effect, which the run would not know of: call it through"
+        f" context.call({name.rpartition('.')[2]}, …)"
+    )
+
+
+@contextmanager
+def identified(identity: OperationIdentity) -> Generator[None]:
+    """Give functions that are called outside of a run the identity of the operation they are of."""
+    token = _identity.set(identity)
+    try:
+        yield
+    finally:
+        _identity.reset(token)
+
+
+def identity_here() -> OperationIdentity | None:
+    """Return the identity of the operation that the running code is part of, or None outside."""
+    context = current()
+    return _identity.get() if context is None else context.operation
 
 
 def _types(types: type[Exception] | ErrorTypes) -> ErrorTypes:

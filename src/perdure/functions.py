@@ -209,6 +209,14 @@ def declared_of(function: Callable[..., Any]) -> Operation:
         return _undeclared.__wrapped__(bare)
 
 
+def effect_of(function: Callable[..., Any]) -> tuple[str, EffectDeclaration]:
+    """Return the handler id and the effect of a function; raises `InvalidFunction` without one."""
+    declared = declared_of(function)
+    if declared.effect is None:
+        raise InvalidFunction(f"{declared.handler_id} is read_only: it has no effect to ask about")
+    return declared.handler_id, declared.effect
+
+
 @functools.lru_cache(maxsize=1024)
 def _undeclared(function: Callable[..., Any]) -> Operation:
     check_performable(function)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from perdure.activity import Place
 from perdure.fence import Fence
 from perdure.journal.store import NewRecord
+
+SAID: Final = "session.said"
+"""The name of messages that people in its session send to a run while it goes on."""
 
 
 class NewMessage(msgspec.Struct, frozen=True):

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-import secrets
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.approvals import Answer, Approval, NewAnswer, check_answer, encode_answer
 from perdure.canonical import INPUT_LIMIT_BYTES, check_size
-from perdure.engine.engine import Engine, possible_run
+from perdure.engine.ends import possible_run
 from perdure.errors import InvalidInvocation, MessageConflict, UnknownApproval
 from perdure.external_events import EventAnswer, parts_of
 from perdure.ids import check_identifier, is_identifier
 from perdure.inbox import Message, NewMessage
+
+if TYPE_CHECKING:
+    from perdure.engine.engine import Engine
 
 _ID_CHARACTERS: Final = 200
 _RESERVED: Final = "perdure:"
@@ -160,7 +163,7 @@ class Mail(ABC):
         check_identifier(name, "message name")
         _check_signer(by)
         if message_id is None:
-            message_id = secrets.token_hex(16)
+            message_id = os.urandom(16).hex()
         _check_id(message_id)
         what = f"message {name}"
         document = engine.codec.encode(payload, what=what)

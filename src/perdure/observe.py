@@ -20,6 +20,7 @@ COUNTERS: Final = {
     "perdure_side_effect_reconciliation_succeeded_total": "ambiguous effects that were settled",
     "perdure_side_effect_reconciliation_failed_total": "ambiguous effects nobody could settle",
     "perdure_lease_fencing_rejected_total": "writes refused because the run has another owner",
+    "perdure_session_unshown_total": "outputs and events that people could not be shown",
     "perdure_lease_lost_total": "runs given up because ownership ended or could not be confirmed",
 }
 """Every counter and what it counts."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,6 +34,9 @@ from perdure.retry import RetryPolicy
 from perdure.tries import Delay, Tries, spent_ms
 from perdure.waits import Waiter
 
+if TYPE_CHECKING:
+    from perdure.showing import Showing
+
 
 class Performer(Waiter):
     """Performs the operations of one run under one claim.
@@ -46,6 +50,10 @@ class Performer(Waiter):
         self.threads = ports.threads
         self.codec, self.secrets = ports.codec, ports.secrets
         self._children = ports.children
+        self.in_turn = False
+        self.has_streamed = False
+        self.showing: Showing | None = None
+        """What people see of this execution; None where nobody watches."""
         self.executed = 0
         self._begun = journal.begun
         self._digester = Digester()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,9 @@ from perdure.journal.record import Outcome
 from perdure.journal.store import JournalStore, NewRecord
 from perdure.observe import Observer
 from perdure.queued import Queued
+
+if TYPE_CHECKING:
+    from perdure.session.channel import Channel
 
 Handler: TypeAlias = Callable[[], Awaitable[Outcome | Reported]]
 """Performs one operation and returns what it came to."""
@@ -105,13 +108,21 @@ class Children(Protocol):
         ...
 
 
+class Channels(Protocol):
+    """Where the messages of sessions are, by the name of a session."""
+
+    def channel(self, session: str, client_id: str, fence: Fence | None = None) -> Channel:
+        """Return a session as a client has it; the writes of a run carry its fence."""
+        ...
+
+
 class Ports(msgspec.Struct, frozen=True):
     """What performing needs from outside: where records go, the clocks, and who listens.
 
     `threads` runs functions that are not async; None for the event loop's own. `known` are the
     effects that this process can ask about. `codec` writes and reads the values of user code.
-    `secrets` resolves the names of secrets, and `children` starts runs from inside of a run; None
-    where nobody does.
+    `secrets` resolves the names of secrets, `children` starts runs from inside of a run, and
+    `channels` are where people see what runs do; None where nobody does.
     """
 
     store: Store
@@ -124,6 +135,7 @@ class Ports(msgspec.Struct, frozen=True):
     codec: Codec = msgspec.field(default_factory=Codec)
     secrets: Secrets | None = None
     children: Children | None = None
+    channels: Channels | None = None
 
 
 def no_probe(point: str) -> None:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 import msgspec
 
 from perdure.errors import UndeclaredOrigins, UnmetNeeds
 from perdure.journal.binding import Binding
-from perdure.journal.handlers import Handlers
 from perdure.journal.invocation import OperationKind
 
 
@@ -80,17 +79,29 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
             yield OperationKind.APPROVAL_RESUME, "approvals"
 
 
+def _register(kind: OperationKind, handler_id: str) -> str:
+    return f"register its handler with @handlers.{kind}({handler_id!r})"
+
+
 class Preflight:
     """Finds out whether everything that a run will need is there, before it does anything.
 
-    A binding has a handler id for each kind; `handlers` are those of this process, None where they
-    are elsewhere. What was found to be there is not looked for again, so that a run can check
-    before each request and whenever its capabilities have changed.
+    A binding has a handler id for each kind; `handlers` are those of this process, or what else
+    tells which there are, None where nobody knows. `mending` says how a handler that is missing
+    gets there. What was found to be there is not looked for again, so that a run can check before
+    each request and whenever its capabilities have changed. Nobody else is asked anything.
     """
 
-    def __init__(self, binding: Binding, handlers: Handlers | None = None) -> None:
+    def __init__(
+        self,
+        binding: Binding,
+        handlers: Container[tuple[OperationKind, str]] | None = None,
+        *,
+        mending: Callable[[OperationKind, str], str] = _register,
+    ) -> None:
         self._binding = binding
         self._handlers = handlers
+        self._mending = mending
         self._met: Needs | None = None
 
     def check(self, needs: Needs) -> None:
@@ -126,5 +137,5 @@ class Preflight:
         if handler_id is None:
             return f"add a handler id for {kind} to the binding's handler_ids"
         if self._handlers is not None and (kind, handler_id) not in self._handlers:
-            return f"register its handler with @handlers.{kind}({handler_id!r})"
+            return self._mending(kind, handler_id)
         return None

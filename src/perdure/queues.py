@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from perdure.engine.engine import Engine
 from perdure.engine.queues import QueueLimits, QueueRow
 from perdure.engine.registry import Registry
 from perdure.errors import UnknownQueue
+
+if TYPE_CHECKING:
+    from perdure.engine.engine import Engine
 
 
 class Queues(ABC):

@@ -3,15 +3,17 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from perdure.codec import Codec
-from perdure.engine.engine import Engine
 from perdure.engine.registry import NOTHING, Function, Registry
 from perdure.engine.schedules import CatchUp, Interval, Rule, ScheduleRow
 from perdure.engine.timetable import Schedule
 from perdure.errors import InvalidInvocation, InvalidOptions, UnknownSchedule
 from perdure.ids import check_identifier
+
+if TYPE_CHECKING:
+    from perdure.engine.engine import Engine
 
 _NAME_CHARACTERS: Final = 64
 

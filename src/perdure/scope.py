@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from perdure.activity import Place, this_task
 from perdure.approvals import (
@@ -32,6 +32,9 @@ from perdure.ports import Handler
 from perdure.recorder import Performed
 from perdure.retry import RetryPolicy
 from perdure.waits import Wait, milliseconds
+
+if TYPE_CHECKING:
+    from perdure.showing import Showing
 
 _NO_EFFECT: Final = EffectPolicy()
 
@@ -69,6 +72,30 @@ class Scope:
     def operation(self) -> OperationIdentity | None:
         """The identity of the operation whose handler this code is part of, or None outside."""
         return None if self._operation is None else identity_of(*self._operation)
+
+    @property
+    def performing(self) -> str | None:
+        """The stable key of the operation whose handler this code is part of, or None outside."""
+        return None if self._operation is None else self._operation[0].stable_key
+
+    @property
+    def showing(self) -> Showing | None:
+        """What people see of the run while it is executed here, or None where nobody watches."""
+        return self._performer.showing
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the run answers what was said in a session, whether or not anybody watches."""
+        return self._performer.in_turn
+
+    @property
+    def has_streamed(self) -> bool:
+        """Whether the code of a turn has streamed anything to the people who watch, or would."""
+        return self._performer.has_streamed
+
+    @has_streamed.setter
+    def has_streamed(self, value: bool) -> None:
+        self._performer.has_streamed = value
 
     @property
     def origin(self) -> str:
@@ -229,8 +256,12 @@ class Scope:
         arguments_json: bytes,
         kind: ApprovalKind,
         timeout_seconds: float | None = None,
+        *,
+        show: Callable[[], Awaitable[None]] | None = None,
     ) -> Answered:
         """Perform one operation that waits for an answer; what adapters build on.
+
+        `show` is called in each execution that waits, once there is something to be answered.
 
         Durable when it returns: the answer, fsynced.
         If it raises: `WaitTimedOut`, or as `wait`.
@@ -262,7 +293,7 @@ class Scope:
             return Success(encode_answer(found.answer, found.answered_by))
 
         late = Failure("WaitTimedOut", message=f"nobody answered {name!r} in {timeout_seconds} s")
-        wait = Wait(answered(item_id), outcome, timeout_seconds, late, begin)
+        wait = Wait(answered(item_id), outcome, timeout_seconds, late, begin, show)
         performed = await self._waited(invocation, wait)
         if isinstance(performed.outcome, Failure):
             raise WaitTimedOut(name, performed.outcome.message)

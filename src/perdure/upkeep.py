@@ -5,15 +5,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perdure.engine.engine import Engine, RunHandle
 from perdure.engine.registry import NOTHING
-from perdure.engine.rehearsal import Rehearsed
 from perdure.engine.retention import Retention, collect
+from perdure.engine.run_handle import RunHandle
 from perdure.engine.store import RunRow
 from perdure.ids import check_identifier
 
 if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
+    from perdure.engine.engine import Engine
+    from perdure.engine.rehearsal import Rehearsed
 
 
 class Upkeep(ABC):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import inspect
 import os
 import re
 from abc import ABC, abstractmethod
@@ -8,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perdure.clock import Clock
-from perdure.errors import InvalidUrl, MissingExtra, StorageMissing
+from perdure.engine.dispatch import Dispatcher
+from perdure.errors import InvalidOptions, InvalidUrl, MissingExtra, StorageMissing
 from perdure.ids import is_identifier
 from perdure.observe import Observer
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 _SQLITE: Final = "sqlite:///"
 _MEMORY: Final = "memory:"
 _POSTGRES: Final = ("postgresql://", "postgres://")
+_TEMPORAL: Final = "temporal://"
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:?]*):[^@/]*@|([?&]password=)[^&]*")
 
 
@@ -49,6 +53,68 @@ class Location(Protocol):
         ...
 
 
+class Dispatching(Protocol):
+    """Makes what has the runs of a store executed, for the running event loop.
+
+    Takes a function that connects to its server, or None, and for how long a worker may be silent.
+    """
+
+    def __call__(self, connect: Any, lease_seconds: float) -> Dispatcher:
+        """Return the dispatcher."""
+        ...
+
+
+def place_of(url: str, store: str | None) -> tuple[str, Dispatching | None]:
+    """Return the URL of the store where runs live, and what has them executed.
+
+    That is None where workers look into the store by themselves. A URL of Temporal names its store
+    itself, as `&store=…`, or leaves that to `store`. Raises `InvalidUrl`, or `MissingExtra` when
+    the client of Temporal is not installed.
+    """
+    if not url.startswith(_TEMPORAL):
+        if url.startswith("temporal"):
+            raise InvalidUrl(
+                f"{shown(url)!r} is not a URL of Temporal, such as"
+                " temporal://host:7233/namespace?task_queue=agents"
+            )
+        if store is not None:
+            raise InvalidUrl(
+                f"store={shown(store)!r} is for runs on Temporal, as in App('temporal://host:7233/"
+                f"namespace?task_queue=agents', store=…); {shown(url)!r} is a store by itself"
+            )
+        return url, None
+    address = importlib.import_module("perdure.runtimes.temporal.address").address_of(url)
+    if (store is None) == (address.store is None):
+        raise InvalidUrl(
+            "runs on Temporal have one store, for what they record and did to the world: pass"
+            " store='postgresql://…' or store='sqlite:///…' beside the URL, or &store=… in it"
+        )
+    if importlib.util.find_spec("temporalio") is None:
+        raise MissingExtra("runs on Temporal need its client: pip install 'perdure[temporal]'")
+
+    def dispatching(connect: Any, lease_seconds: float) -> Dispatcher:
+        edge = importlib.import_module("perdure.runtimes.temporal.dispatcher")
+        dispatcher: Dispatcher = edge.TemporalDispatcher(address, connect, lease_seconds)
+        return dispatcher
+
+    return store or address.store, dispatching
+
+
+def check_connect(connect: object, *, dispatched: bool) -> None:
+    """Raise `InvalidOptions` for what connects to no server, or is given where there is none."""
+    if connect is None:
+        return
+    if not dispatched:
+        raise InvalidOptions(
+            "temporal= is for runs on Temporal: the URL is temporal://host:7233/namespace then, and"
+            " store= that of the store"
+        )
+    if not inspect.iscoroutinefunction(connect):
+        raise InvalidOptions(
+            f"temporal= is an async function that returns a connected Client, not {connect!r}"
+        )
+
+
 def location_of(url: str) -> Location:
     """Return the place that a URL names.
 
@@ -62,6 +128,12 @@ def location_of(url: str) -> Location:
         return _Memory(url)
     if url.startswith(_POSTGRES):
         return _Server(url)
+    scheme, found, _ = url.partition("://")
+    if found and "+" in scheme:
+        raise InvalidUrl(
+            f"{shown(url)!r} names a driver, which perdure chooses itself: leave out"
+            f" {scheme[scheme.index('+') :]!r}"
+        )
     return _File(url)
 
 

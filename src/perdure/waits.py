@@ -25,8 +25,9 @@ class Wait(msgspec.Struct, frozen=True):
 
     A message named `awaits` ends it, as `outcome` says of that; after `seconds`, if that is not
     None, it comes to `late`. `begin` writes that it begins, where more is written along with that;
-    it is given the digest of the input, and when the time is over in wall seconds, UTC. `look` says
-    what it comes to where no message was sent to this run, or None.
+    it is given the digest of the input, and when the time is over in wall seconds, UTC. `begun`
+    is called in each execution that waits, once that is written. `look` says what it comes to where
+    no message was sent to this run, or None.
     """
 
     awaits: str
@@ -34,6 +35,7 @@ class Wait(msgspec.Struct, frozen=True):
     seconds: float | None
     late: Outcome
     begin: Callable[[bytes, float | None], Awaitable[None]] | None = None
+    begun: Callable[[], Awaitable[None]] | None = None
     look: Callable[[], Awaitable[Outcome | None]] | None = None
 
 
@@ -113,6 +115,8 @@ class Waiter(Recorder):
             if timer is None:
                 ends_at = None if wait.seconds is None else self.clock.now() + wait.seconds
                 timer = await self._begin_wait(asked, ends_at, wait)
+            if wait.begun is not None:
+                await wait.begun()
             return await self._receive(asked, wait, timer.wake_at)
         except asyncio.CancelledError:
             await self._give_up(asked)

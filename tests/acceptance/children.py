@@ -18,28 +18,30 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.storages import held, look, on_server
+from tests.storages import held, is_dispatched, look, on_server
 
 _STORES = {"runs.db", "receipts.db"}
 _PATIENCE_SECONDS = 60.0
 _fresh = multiprocessing.get_context("forkserver")
 # A process that has loaded no agents is forked in half the time.
-_plain, _agents = forkserver.ForkServer(), forkserver.ForkServer()
-_plain.set_forkserver_preload(
-    [
-        "pytest",
-        "perdure.storage.postgres",
-        "tests.acceptance.payer",
-        "tests.acceptance.run_payer",
-        "tests.acceptance.forking",
-        "tests.acceptance.test_parked_effects",
-        "tests.acceptance.test_recovery",
-        "tests.acceptance.test_two_workers",
-        "tests.acceptance.waiting_runs",
-    ]
-)
-_agents.set_forkserver_preload(
-    ["pytest", "perdure.storage.postgres", "tests.acceptance.turn", "tests.acceptance.warm"]
+_plain, _agents, _dispatched = (forkserver.ForkServer() for _ in range(3))
+_PLAIN = [
+    "pytest",
+    "perdure.storage.postgres",
+    "tests.acceptance.payer",
+    "tests.acceptance.run_payer",
+    "tests.acceptance.forking",
+    "tests.acceptance.test_parked_effects",
+    "tests.acceptance.test_recovery",
+    "tests.acceptance.test_turn_kills",
+    "tests.acceptance.test_two_workers",
+    "tests.acceptance.waiting_runs",
+]
+_AGENTS = ["pytest", "perdure.storage.postgres", "tests.acceptance.turn", "tests.acceptance.warm"]
+_plain.set_forkserver_preload(_PLAIN)
+_agents.set_forkserver_preload(_AGENTS)
+_dispatched.set_forkserver_preload(
+    [*_PLAIN, *_AGENTS, "perdure.runtimes.temporal.dispatcher", "tests.acceptance.dispatched"]
 )
 _WITH_AGENTS = {
     f"tests.acceptance.{name}"
@@ -70,6 +72,7 @@ class Child:
             target=_run, args=(self._log, target, arguments, options), daemon=True
         )
         server = _agents if target.__module__ in _WITH_AGENTS else _plain
+        server = _dispatched if is_dispatched(folder) else server
         with _lock:
             forkserver.connect_to_new_process = server.connect_to_new_process
             self._process.start()

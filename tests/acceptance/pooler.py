@@ -16,7 +16,7 @@ import psycopg
 from tests.postgres_server import die_with_parent, free_port, own_folder
 from tests.services import lacking
 
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 60.0
 _SETTINGS = """
 [databases]
 * = host={host} port={port}

@@ -11,7 +11,6 @@ from typing import Any
 import perdure.storage.postgres
 import perdure.storage.sqlite  # noqa: F401 - so that a fork has it
 from perdure import (
-    App,
     Context,
     OperationFailed,
     OperationIdentity,
@@ -34,7 +33,7 @@ from tests.acceptance.charging import (
     probe_of,
 )
 from tests.acceptance.children import note
-from tests.storages import url_of
+from tests.storages import app_at
 
 Probe = Callable[[str], None]
 Pay = Callable[[Context, str], Awaitable[str]]
@@ -89,7 +88,7 @@ async def _outcome(folder: Path, port: int, account: str, plan: RunPlan, probe: 
     options = WorkerOptions(
         lease_seconds=plan.lease_seconds, drain_seconds=0.0, reconcile_seconds=0.05
     )
-    app = App(url_of(folder), worker=options, probe=watched)
+    app = app_at(folder, worker=options, probe=watched)
     pay = _pay(plan, Client(port, plan, watched))
 
     @app.run(version=1)

@@ -22,8 +22,8 @@ from tests.storages import Places, exists
 PlanT = TypeVar("PlanT", bound=Plan)
 T = TypeVar("T")
 
-SCENARIOS = amount("BANK_SCENARIOS", usual=10, full=40)
-SHORT_LEASE_SECONDS = 0.5
+SCENARIOS = amount("BANK_SCENARIOS", usual=5, full=25)
+SHORT_LEASE_SECONDS = 1.0
 SEND_FAULTS = ("", "", "", "drop", "lose", "late", "hang", "refuse")
 LOOKUP_FAULTS = ("", "", "drop", "late", "void")
 _AT_ONCE = 3 * (os.cpu_count() or 1)

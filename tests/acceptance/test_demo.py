@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from tests.acceptance.children import until
-from tests.acceptance.samples import FULL, LONG, sample
+from tests.acceptance.samples import LONG, sample
 
-LIMIT_SECONDS = 20 if FULL else 60  # in CI nothing else runs beside it
+LIMIT_SECONDS = 60
 CALLS = {
     "model request 1": 1,
     "model request 2": 1,
@@ -117,6 +117,7 @@ def test_a_pipe_gets_plain_lines_and_the_databases_are_kept(
     assert json.loads(shown.stdout)["run"]["state"] == "completed"
 
 
+@LONG
 def test_a_model_that_cannot_be_had_is_refused(perdure: Perdure, tmp_path: Path) -> None:
     done = perdure("demo", "--model", "nobody:nothing", folder=tmp_path)
     assert done.returncode == 2
@@ -286,3 +287,23 @@ def test_another_model_of_the_sdk_goes_through_the_same_turn(
     if not killed:
         assert (told["killed_pid"], told["replayed"], len(told["attempts"])) == (None, 0, 1)
         assert set(counted(told).values()) == {1}
+
+
+@LONG
+def test_of_a_chat_that_is_kept_it_is_said_where_it_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    words = ["demo", "--chat", "--no-open", "--keep", str(kept)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perdure", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert process.stdout is not None
+    try:
+        said = [process.stdout.readline() for _ in range(2)]
+    finally:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        process.communicate(timeout=LIMIT_SECONDS)
+    assert said[1] == f"its runs are in sqlite:///{kept}/chat.db and stay there\n"
+    assert (kept / "chat.db").exists()

@@ -160,6 +160,7 @@ def test_a_worker_killed_on_a_full_disk_leaves_all_that_it_recorded(
     log = tmp_path / "log"
     with running(tmp_path, fetch_on, disk.folder, disk.limit_bytes, log, 15.0) as child:
         until(lambda: [line for line in notes(log) if "refused" in line], child)
+        child.signal(signal.SIGSTOP)  # or it might end before it is killed
         disk.make_room(child)
         child.signal(signal.SIGKILL)
         child.die()

@@ -13,7 +13,7 @@ from tests.acceptance import payer
 from tests.acceptance.charging import CANARIES, Plan
 from tests.acceptance.children import notes
 from tests.acceptance.payer import POLICIES
-from tests.acceptance.samples import ON_SERVER, SEED, Crash, amount, sample
+from tests.acceptance.samples import LONG, ON_SERVER, SEED, STORAGES, Crash, amount, sample
 from tests.acceptance.scenarios import (
     SCENARIOS,
     SHORT_LEASE_SECONDS,
@@ -30,8 +30,10 @@ from tests.acceptance.scenarios import (
 )
 from tests.postgres_server import PostgresServer
 
+pytestmark = LONG
+
 KINDS = tuple(POLICIES)
-SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=20, full=40)
+SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=20, full=25)
 SURE = {"idempotent", "queryable"}
 WRITES = ("claim", "settle", "doubt", "resend", "lookup", "asked")
 POINTS = (
@@ -166,6 +168,7 @@ def _survivor(target: Target, tmp_path: Path) -> Callable[[int], tuple[str, str,
     return survive
 
 
+@pytest.mark.parametrize("places", STORAGES[:1], indirect=True)
 @pytest.mark.parametrize("kind", CANARIES)
 def test_the_same_scenarios_find_those_who_think_it_is_easy(
     target: Target, tmp_path: Path, kind: str

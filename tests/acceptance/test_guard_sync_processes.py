@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance import forking
 from tests.acceptance.children import note, notes, query, run, running, until
+from tests.acceptance.samples import LONG
 
 SCRIPT = """
 import os, sys
@@ -92,6 +93,7 @@ def test_a_program_may_exit_without_closing(tmp_path: Path, forks: bool) -> None
     assert done.stdout.split() == (["True", "False", "False"] if forks else ["True", "True"])
 
 
+@LONG
 def test_a_payer_killed_at_any_point_charges_at_most_once(tmp_path: Path) -> None:
     reference = tmp_path / "reference"
     reference.mkdir()

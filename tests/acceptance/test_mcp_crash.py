@@ -14,7 +14,9 @@ import pytest
 
 from tests.acceptance import mcp_depot, mcp_run
 from tests.acceptance.children import Child, notes, query, run, running, until
-from tests.acceptance.samples import sample
+from tests.acceptance.samples import LONG, sample
+
+pytestmark = LONG
 
 ALL = ["quote", "track", "send", "fetch"]
 DONE = [ALL, ["Oslo: 8 EUR"]]

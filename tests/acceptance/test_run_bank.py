@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.acceptance import run_payer
 from tests.acceptance.charging import CANARIES
 from tests.acceptance.children import notes
 from tests.acceptance.run_payer import DECLARED, RunPlan
-from tests.acceptance.samples import ON_SERVER, SEED, Crash, amount, sample
+from tests.acceptance.samples import ON_SERVER, SEED, STORAGES, Crash, amount, sample
 from tests.acceptance.scenarios import (
     SCENARIOS,
     SHORT_LEASE_SECONDS,
@@ -37,7 +37,7 @@ from tests.postgres_server import PostgresServer
 from tests.storages import url_of
 
 KINDS = tuple(DECLARED)
-SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=20, full=40)
+SERVER_SCENARIOS = amount("SERVER_SCENARIOS", usual=20, full=25)
 SURE = {"idempotent", "queryable"}
 WRITES = (
     *("receipt.claim", "receipt.doubt", "receipt.resend", "receipt.lookup", "receipt.asked"),
@@ -141,6 +141,12 @@ def test_a_run_killed_at_any_point_charges_at_most_once(target: Target, tmp_path
         # A file that is being made knows nothing of effects.
         passed += [(kind, crash) for crash in points if not passed or "migrate" not in crash[0]]
     cases = sample(passed, kind_of)
+    kill_and_finish(target, tmp_path, cases)
+    print(f"killed at {len(cases)} of {len(passed)} points")
+
+
+def kill_and_finish(target: Target, tmp_path: Path, cases: Sequence[tuple[str, Crash]]) -> None:
+    """Kill a run at each of these points, and let it end in another process."""
 
     def survive(number: int) -> None:
         kind, crash = cases[number]
@@ -157,7 +163,6 @@ def test_a_run_killed_at_any_point_charges_at_most_once(target: Target, tmp_path
         _finish(scenario, kind)
 
     survive_all(survive, range(len(cases)))
-    print(f"killed at {len(cases)} of {len(passed)} points")
 
 
 def test_a_recovery_killed_at_any_point_is_recovered(target: Target, tmp_path: Path) -> None:
@@ -190,7 +195,11 @@ def test_a_worker_that_froze_past_its_lease_does_not_charge_again(
 ) -> None:
     """T22: the run goes on in another worker, and the receipt says what may have happened."""
     points = ("commit.done receipt.claim", "effect.send", "operation.called call/1", "effect.sent")
-    cases = [(kind, point) for kind in KINDS for point in points]
+    freeze_and_finish(target, tmp_path, [(kind, point) for kind in KINDS for point in points])
+
+
+def freeze_and_finish(target: Target, tmp_path: Path, cases: Sequence[tuple[str, str]]) -> None:
+    """Freeze a run at each of these points while another process goes on with it."""
 
     def survive(number: int) -> None:
         kind, point = cases[number]
@@ -221,7 +230,7 @@ def test_an_answer_that_comes_when_another_worker_asks_changes_nothing(
 
 
 def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path) -> None:
-    ends = Counter(survive_all(_survivor(target, tmp_path), range(SCENARIOS)))
+    ends = Counter(survive_all(survivor(target, tmp_path), range(SCENARIOS)))
     for (kind, state, run, end, charges), count in sorted(ends.items()):
         print(f"{count:5} {kind}: {state}, {run} {end}, {charges} charges")
     assert {kind for kind, *_ in ends} == set(KINDS)
@@ -231,13 +240,13 @@ def test_whatever_happens_nobody_is_charged_twice(target: Target, tmp_path: Path
 def test_whatever_happens_to_the_server_nobody_is_charged_twice(
     target_at_own_server: Target, own_server: PostgresServer, tmp_path: Path
 ) -> None:
-    survive = _survivor(target_at_own_server, tmp_path)
+    survive = survivor(target_at_own_server, tmp_path)
     ends, crashes = survive_crashes(survive, range(SERVER_SCENARIOS), own_server, f"{SEED}")
     print(f"{len(ends)} scenarios, in which the server crashed {crashes} times")
     assert crashes > 1
 
 
-def _survivor(target: Target, tmp_path: Path) -> Callable[[int], tuple[Any, ...]]:
+def survivor(target: Target, tmp_path: Path) -> Callable[[int], tuple[Any, ...]]:
     """Return what lives through a scenario of a number and tells how it ended."""
 
     def survive(number: int) -> tuple[Any, ...]:
@@ -255,6 +264,7 @@ def _survivor(target: Target, tmp_path: Path) -> Callable[[int], tuple[Any, ...]
     return survive
 
 
+@pytest.mark.parametrize("places", STORAGES[:1], indirect=True)
 @pytest.mark.parametrize("kind", CANARIES)
 def test_the_same_scenarios_find_those_who_think_it_is_easy(
     target: Target, tmp_path: Path, kind: str

@@ -18,11 +18,11 @@ import pytest
 from perdure import App, Context, WorkerOptions, effect
 from perdure.clock import SystemClock
 from tests.acceptance.children import freeze, note, notes, query, running, until
-from tests.acceptance.samples import amount
-from tests.storages import Places, held, on_server, url_of
+from tests.acceptance.samples import LONG, amount
+from tests.storages import Places, app_at, held, on_server, url_of
 
 _STARTS = amount("STARTS", usual=300, full=1000)
-_LEASE_SECONDS = 2.0
+_LEASE_SECONDS = 3.0
 _TWIN = WorkerOptions(name="twin", lease_seconds=_LEASE_SECONDS)
 
 
@@ -72,7 +72,7 @@ def test_two_processes_that_start_the_same_runs_never_start_a_step_twice(folder:
     counts = Counter((line["run"], line["step"]) for line in steps)
     assert len(counts) == 2 * _STARTS
     assert set(counts.values()) == {1}
-    assert {line["pid"] for line in steps} == pids
+    assert {line["pid"] for line in steps} <= pids
     assert query(folder / "runs.db", "SELECT ending, count(*) FROM attempts GROUP BY ending") == [
         ("completed", _STARTS)
     ]
@@ -85,7 +85,7 @@ def work(
     folder: Path, run_id: str | None, options: WorkerOptions = _TWIN, *, blocking: bool = False
 ) -> None:
     """Execute runs until killed, and start one. Its slow step ends from its second start on."""
-    app = App(_url(folder), worker=options)
+    app = app_at(folder, worker=options)
     log = folder / "steps.log"
 
     @app.run(version=1)
@@ -146,24 +146,28 @@ def test_what_a_killed_worker_was_doing_goes_on_at_once_in_another(folder: Path)
             assert _run(folder, run_id) == ("completed", '"by the second"', 2)
             assert len(notes(log, run=run_id, step="quick")) == 1
     print(f"goes on after {sorted(took)[len(took) // 2]:.3f} s, at worst {max(took):.3f} s")
-    assert max(took) < 3
+    assert max(took) < defaults.lease_seconds / 2  # and so not by the end of its lease
 
 
+@LONG
 @pytest.mark.parametrize("blocking", [False, True], ids=["awaiting", "blocking"])
 def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_thaws(
     folder: Path, blocking: bool
 ) -> None:
     """T33: the two have the same name, so that only the generation tells them apart."""
+    freeze_and_thaw(folder, blocking=blocking)
+
+
+def freeze_and_thaw(folder: Path, *, blocking: bool) -> None:
+    """Freeze a worker that executes a run until another one does, and see what it does then."""
     log = folder / "steps.log"
-    with (
-        running(folder, work, folder, "run-1", _TWIN, blocking=blocking) as frozen,
-        running(folder, work, folder, None) as other,
-    ):
-        until(
-            lambda: notes(log, step="slow") and len(notes(folder / "open.log")) == 2,
-            frozen,
-            other,
+    with ExitStack() as stack:
+        frozen = stack.enter_context(
+            running(folder, work, folder, "run-1", _TWIN, blocking=blocking)
         )
+        until(lambda: notes(log, step="slow"), frozen)
+        other = stack.enter_context(running(folder, work, folder, None))
+        until(lambda: len(notes(folder / "open.log")) == 2, frozen, other)
         (folder / "wait").touch()
         freeze(frozen, folder / "runs.db")
         until(lambda: len(notes(log, step="slow")) == 2, other)
@@ -188,7 +192,7 @@ def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_thaws(
 
 def test_a_short_time_without_the_database_costs_nobody_a_run(folder: Path) -> None:
     log = folder / "steps.log"
-    options = WorkerOptions(lease_seconds=3.0)
+    options = WorkerOptions(lease_seconds=6.0)
     with (
         running(folder, work, folder, "run-1", options) as owner,
         running(folder, work, folder, None, options) as other,
@@ -208,7 +212,7 @@ def test_a_short_time_without_the_database_costs_nobody_a_run(folder: Path) -> N
 
 def test_a_worker_cut_off_from_the_database_stops_before_its_lease_ends(folder: Path) -> None:
     log = folder / "steps.log"
-    options = WorkerOptions(lease_seconds=1.2)
+    options = WorkerOptions(lease_seconds=3.0)
     with (
         running(folder, work, folder, "run-1", options) as owner,
         running(folder, work, folder, None, options) as other,
@@ -221,7 +225,7 @@ def test_a_worker_cut_off_from_the_database_stops_before_its_lease_ends(folder: 
                 folder / "runs.db", "SELECT lease_until FROM workers WHERE pid = ?", owner.pid
             )
             until(lambda: notes(log, step="cancelled"), owner)
-            time.sleep(options.lease_seconds / 2)
+            time.sleep(options.lease_seconds / 3)
         (cancelled,) = notes(log, step="cancelled")
         if on_server(folder):
             lease_until += time.monotonic() - time.time()
@@ -283,6 +287,7 @@ def tick(folder: Path, starts: bool, jump_seconds: float) -> None:
     asyncio.run(main())
 
 
+@LONG
 def test_clocks_that_jump_steal_nothing_and_keep_nothing_for_ever(
     places: Places, tmp_path: Path
 ) -> None:
@@ -295,7 +300,7 @@ def test_clocks_that_jump_steal_nothing_and_keep_nothing_for_ever(
     with ThreadPoolExecutor(len(jumps)) as pool:
         took = list(pool.map(_jump, folders, jumps))
     print(f"a frozen worker's run goes on after {max(took):.3f} s")
-    assert max(took) < _LEASE_SECONDS + 4
+    assert max(took) < 60  # and so by no clock that jumped
 
 
 def _jump(folder: Path, jumps: tuple[float, float]) -> float:

@@ -12,14 +12,14 @@ from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import FunctionToolset
 
-from perdure import App, Context, effect
+from perdure import Context, effect
 from perdure.adapters.pydantic_ai import Durable
 from perdure.clock import SystemClock
 from perdure.testing.crash import CrashAt, CrashPoints
 from perdure.testing.scripted import Call, Reply, ScriptedModel
 from tests.acceptance.children import note
 from tests.acceptance.mcp_counter import SCENARIO
-from tests.storages import url_of
+from tests.storages import app_at
 
 RUN_ID = "turn-1"
 ANSWER = "All three are reserved, and Lisbon is the cheaper way to send them."
@@ -77,7 +77,7 @@ def _finish(folder: Path, url: str, probe: Callable[[str], None]) -> None:
         if moment == "operation.call":
             note(folder / "executed.log", operation=place)
 
-    app = App(url_of(folder), clock=FrozenClock(), probe=noting)
+    app = app_at(folder, clock=FrozenClock(), probe=noting)
     agent = _agent(folder, url, probe)
 
     @app.run(version=1)

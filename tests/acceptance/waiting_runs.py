@@ -14,7 +14,7 @@ from perdure.approvals import Approve, Deny
 from perdure.errors import AlreadyResolved, RunEnded
 from perdure.testing.crash import CrashAt, CrashPoints
 from tests.acceptance.children import note
-from tests.storages import url_of
+from tests.storages import app_at
 
 RUN_ID = "run-1"
 RESULT = [{"cents": 4}, "hello", 7]
@@ -23,7 +23,7 @@ _WORKER = WorkerOptions(poll_seconds=0.005, sweep_seconds=0.01, linger_seconds=0
 
 def app_of(folder: Path, probe: Callable[[str], None] | None = None) -> App:
     """Return an App whose runs sleep, listen, ask and wait for another run, and act at the end."""
-    app = App(url_of(folder), worker=_WORKER, probe=probe)
+    app = app_at(folder, worker=_WORKER, probe=probe)
 
     @effect(support="idempotent")
     async def act(what: str, operation: OperationIdentity) -> str:

@@ -58,6 +58,8 @@ PLACES: dict[str, int] = {
     "child": MEETING,
     "queued": MEETING,
     "external_events": MEETING,
+    "showing": MEETING,
+    "turn": MEETING,
     "engine": ENGINE,
     "storage": EDGES,
     "channels": EDGES,
@@ -66,6 +68,7 @@ PLACES: dict[str, int] = {
     "app": COMPOSITION,
     "mail": COMPOSITION,
     "schedules": COMPOSITION,
+    "sessions": COMPOSITION,
     "queues": COMPOSITION,
     "audit": COMPOSITION,
     "background": COMPOSITION,
@@ -82,12 +85,16 @@ PLACES: dict[str, int] = {
     "cli": FRONT_ENDS,
     "demo": FRONT_ENDS,
     "server": FRONT_ENDS,
+    "sidecar": FRONT_ENDS,
     "__main__": FRONT_ENDS,
 }
 
 # Which front end starts another, and which are programs as users write them: all below is theirs.
-STARTS = {"__main__": {"cli"}, "cli": {"demo"}}
+STARTS = {"__main__": {"cli"}, "cli": {"demo", "server", "sidecar"}, "demo": {"server"}}
 PROGRAMS = {"demo"}
+
+# Which front end has no App below it, and what it stands on instead.
+STANDS_ON = {"sidecar": {"attempt", "canonical", "ids", "journal", "runtimes", "wording"}}
 
 # Who puts a system together, and the pieces of that layer that they share.
 WIRING = {"app", "audit", "receipts", "sync"}
@@ -99,6 +106,7 @@ PARTS = {
     "mail",
     "queues",
     "schedules",
+    "sessions",
     "upkeep",
     "urls",
 }
@@ -109,6 +117,8 @@ MADE_OF = {
     "background": {"blocking"},
     "home": {"background"},
     "sync": {"receipts"},
+    "sessions": {"mail"},
+    "testing": {"app"},
 }
 
 # The ground of layer 0: every foundation file may know these, and these know no other.
@@ -117,6 +127,8 @@ GROUND = {"errors", "strict_json"}
 # What an edge may know of the engine: its ports and the records in them.
 ENGINE_PORTS = {
     "perdure.engine.store",
+    "perdure.engine.dispatch",
+    "perdure.engine.run_state",
     "perdure.engine.health",
     "perdure.engine.history",
     "perdure.engine.workers",
@@ -126,6 +138,7 @@ ENGINE_PORTS = {
     "perdure.engine.reencryption",
     "perdure.engine.schedules",
     "perdure.engine.queues",
+    "perdure.engine.turns",
 }
 
 # What a front end may know below `app`.
@@ -141,7 +154,7 @@ PORTS = {
     "perdure.effects.store",
     "perdure.approvals",
     "perdure.inbox",
-    "perdure.session.channel",
+    "perdure.session",
     "perdure.engine.rehearsal",
     *ENGINE_PORTS,
 }
@@ -155,7 +168,12 @@ FAMILIES = [
     {"mcp", "mcp_types", "httpx2", "anyio", "pydantic"},
     {"psycopg", "psycopg_pool"},
 ]
-FRONT_END_THIRD_PARTY = {"cli": {"rich"}, "demo": {"pydantic_ai", "mcp", "fastmcp"}}
+FRONT_END_THIRD_PARTY = {
+    "cli": {"rich"},
+    "demo": {"pydantic_ai", "mcp", "fastmcp", "starlette"},
+    "server": {"starlette", "uvicorn", "jwt"},
+    "sidecar": {"prometheus_client", "starlette", "temporalio", "uvicorn"},
+}
 
 
 def unplaced(root: Path) -> list[str]:
@@ -263,6 +281,8 @@ def _refusal(source: str, target: str) -> str | None:
         grounded = there in GROUND and here not in GROUND
         return None if grounded else f"layer 0 knows only {' and '.join(sorted(GROUND))}"
     if there in STARTS.get(here, ()) or (here in PROGRAMS and level < FRONT_ENDS):
+        return None
+    if there in STANDS_ON.get(here, ()):
         return None
     if layer == FRONT_ENDS:
         allowed = there in {"app", "audit", "errors"} or any(_under(target, port) for port in PORTS)

@@ -208,7 +208,7 @@ def test_a_run_is_moved_by_cancelling_it_first(tmp_path: Path, there: Path) -> N
         async with target.app as app:
             row = await app.import_run(data, go_on=True)
             assert (row.state, row.problem and row.problem.code) == ("needs_attention", "Imported")
-            assert (await app.resume(RUN)).state is RunState.PENDING
+            assert (await app.resume(RUN)).problem is None
             assert await in_time(target.clock, app.handle(RUN).result()) == [7, 8]
         assert (source.sent, target.sent) == ([7], [8])
 

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import durability, growth, page, plot, suite, table
 from benchmarks.peers import comparison
-from benchmarks.row import Figure, NotDurable, Row, Setting, Target
+from benchmarks.row import Cannot, Figure, NotDurable, Row, Setting, Target
 from benchmarks.soak.run import Report, _miscounted
 from benchmarks.soak.target import CountingTarget
 from benchmarks.storages import POSTGRES, SQLITE
@@ -109,6 +110,17 @@ def test_without_a_server_its_rows_are_skipped_and_say_why(
     assert "--postgres" in theirs["skipped"]
 
 
+def test_a_row_that_lacks_a_program_is_skipped_and_says_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lacking(setting: Setting) -> list[Figure]:
+        raise Cannot("there is no program temporal")
+
+    code, document = run(monkeypatch, tmp_path, made_up(measure=lacking))
+    assert code == 0
+    assert document["rows"][0]["skipped"] == "skipped: there is no program temporal"
+
+
 def test_the_page_shows_the_last_run_and_keeps_its_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -116,12 +128,48 @@ def test_the_page_shows_the_last_run_and_keeps_its_words(
     begin, end = "<!-- results: written by the command -->", "<!-- end of results -->"
     written.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     _, document = run(monkeypatch, tmp_path, made_up())
-    page.write(document, written)
+    page.write([document], written)
     text = written.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
     assert "| P0 | SQLite | work | 5 ms | 1 |" in text
+
+
+def test_the_page_shows_the_newest_of_several_runs(tmp_path: Path) -> None:
+    def measured(date: str, value: float, *rows: tuple[str, str]) -> dict[str, Any]:
+        figures = [{**figure(value).document(), "name": "each"}]
+        entries = [{"number": number, "storage": storage} for number, storage in rows]
+        return {
+            "date": date,
+            "machine": {"cores": 2, "load": value},
+            "rows": [
+                {**entry, "figures": figures, "failure": "", "skipped": ""} for entry in entries
+            ],
+            "peers": {
+                "settings": {},
+                "figures": [
+                    peer("DBOS", value=value, unit="ms", ratio=None, **entry) for entry in entries
+                ],
+            },
+        }
+
+    written = tmp_path / "page.md"
+    names = ("results", "peers")
+    places = [f"<!-- {name}: written by the command -->\n<!-- end of {name} -->" for name in names]
+    written.write_text("\n".join(places))
+    first = measured("2026-01-02", 7, ("P5", SQLITE), ("P5", POSTGRES), ("P10", SQLITE))
+    page.write([first, measured("2026-01-01", 3, ("P1", SQLITE), ("P5", SQLITE))], written)
+    text = written.read_text()
+    results, peers = text.split(places[1].split("\n")[0])
+    shown = [("P1", SQLITE, 3), ("P5", SQLITE, 3), ("P5", POSTGRES, 7), ("P10", SQLITE, 7)]
+    for section in (results, peers):
+        lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| P")]
+        assert [(line[0], line[1], line[3]) for line in lines] == [
+            (f"| {number}", storage, f"{value} ms") for number, storage, value in shown
+        ]
+        assert "Measured on 2026-01-01 and 2026-01-02." in section
+    assert "- load: 3" in results
 
 
 def test_the_plain_table_is_aligned() -> None:

@@ -453,6 +453,29 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     run(main())
 
 
+def test_whoever_puts_the_same_at_the_same_time_never_names_what_is_not_whole(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        store = FileBlobs(tmp_path)
+        name = "ab" * 32
+        path = Path(store.place(name))
+        path.parent.mkdir()
+        # Another process is in the middle of it.
+        with path.with_name(f"{path.name}.new").open("wb") as theirs:
+            theirs.write(b"da")
+            theirs.flush()
+            await store.put(name, b"data")
+            assert await store.get(name) == b"data"
+            theirs.write(b"ta")
+        path.with_name(f"{path.name}.new").replace(path)
+        assert await store.get(name) == b"data"
+        await store.delete(name)
+        assert [*path.parent.iterdir()] == []
+
+    run(main())
+
+
 def test_an_object_store_that_refuses_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         (tmp_path / "closed").write_text("")

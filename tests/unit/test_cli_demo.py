@@ -210,6 +210,15 @@ def test_what_is_typed_next_stands_in_one_line_and_no_harmless_repeat_alarms(
         ("--resume kept --no-settle", "leave the other options out"),
         ("--resume kept", "holds no turn of a demo"),
         ("--support at_least_once --no-settle", "give it --keep DIR and --support at-least-once"),
+        ("--port 8000", "give them with --chat"),
+        ("--no-open", "give them with --chat"),
+        ("--chat --kill-at mcp", "leave --kill-at, --support, --no-settle and --resume out"),
+        ("--chat --support idempotent", "leave --kill-at, --support, --no-settle and --resume out"),
+        ("--chat --no-settle", "leave --kill-at, --support, --no-settle and --resume out"),
+        ("--chat --resume kept", "leave --kill-at, --support, --no-settle and --resume out"),
+        ("--chat --keep .", "give --keep a new or an empty folder"),
+        ("--chat --port 65536", "a port is a number from 0 to 65535"),
+        ("--chat --model nobody:nothing", "--model nobody:nothing: Unknown model"),
         ("--support once", "(choose from 'outcome-queryable', 'idempotent', 'at-least-once')"),
     ],
 )
@@ -220,10 +229,14 @@ def test_options_that_do_not_go_together_are_refused(
     words: str,
     problem: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "mine").touch()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["demo", *words.split()]) == 2
     assert problem in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert [*folder.iterdir(), *tmp_path.iterdir()] == [folder / "mine", folder]
 
 
 def test_every_choice_is_explained_in_the_manual() -> None:
@@ -232,10 +245,11 @@ def test_every_choice_is_explained_in_the_manual() -> None:
     assert [choice for choice in choices if f"`{choice}`" not in manual] == []
 
 
+@pytest.mark.parametrize(("words", "missing"), [("", "rich"), ("--chat", "starlette")])
 def test_a_demo_that_cannot_be_shown_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, missing: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert main(["demo"]) == 2
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert main(["demo", *words.split()]) == 2
     assert list(tmp_path.iterdir()) == []

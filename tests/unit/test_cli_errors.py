@@ -70,6 +70,7 @@ def _make_database() -> None:
         ("runs", 2, "Pass --url sqlite:///runs.db or --app MODULE:APP, or set PERDURE_URL"),
         ("runs --url sqlite:///a.db --app b:c", 2, "not allowed with argument"),
         ("runs --url mysql://x", 2, "not a URL that perdure can open"),
+        ("gc --runs-days x --url sqlite:///runs.db", 2, "it is 0 or more days, or forever"),
         ("runs --url sqlite:///none.db", 3, "there is no database at none.db"),
         ("show two --url sqlite:///runs.db", 3, "there is no run 'two'"),
         ("cancel two --url sqlite:///runs.db", 3, "there is no run 'two'"),

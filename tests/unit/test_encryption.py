@@ -315,7 +315,7 @@ def test_who_waits_for_a_result_that_cannot_be_read_is_told(tmp_path: Path) -> N
         looking = working(tmp_path, keyring())
         async with looking.connect():
             waiting = asyncio.create_task(looking.handle("run-1").result())
-            await until(lambda: bool(looking.engine._waiting))
+            await until(lambda: bool(looking.engine._ends.awaited))
             store_value(tmp_path, "runs", "output", b"damaged", "run_id = 'run-1'")
             sql(tmp_path, "UPDATE runs SET state = 'completed' WHERE run_id = 'run-1'")
             with pytest.raises(StorageCorrupt, match="the output of run run-1 is not encrypted"):

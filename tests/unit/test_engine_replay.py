@@ -151,10 +151,10 @@ def test_changed_code_is_parked_at_once_and_goes_on_under_the_right_one(
         assert caught.value.code == "ReplayMismatch"
         assert changed.observer.counts["perdure_operation_executed_total"] == 0
         repaired = mismatching(tmp_path, "right", (), pause)
-        async with repaired:
+        async with repaired.connect():
             row = await repaired.resume(RUN)
             assert (row.state, row.problem, row.finished_at) == (RunState.PENDING, None, None)
-            assert await repaired.handle(RUN).result() == "done"
+        assert await finish(repaired) == "done"
 
     run(main())
     endings = [entry.ending for entry in run(attempts(app_on(tmp_path)))]

@@ -145,4 +145,5 @@ def test_a_run_that_the_store_refuses_is_tried_again_later_each_time(tmp_path: P
     run(main())
     claimed = [entry.claimed_at for entry in run(attempts(app))]
     gaps = [later - earlier for earlier, later in pairwise(claimed)]
-    assert all(gap > least - 0.01 for gap, least in zip(gaps, (0.25, 0.5), strict=True))
+    # By the clock of a server, which is known only about.
+    assert all(gap > 0.6 * least for gap, least in zip(gaps, (0.25, 0.5), strict=True))

@@ -17,7 +17,6 @@ from perdure import (
     OperationIdentity,
     RunFailed,
     RunNeedsAttention,
-    RunState,
     current,
     effect,
     operation,
@@ -190,7 +189,7 @@ def test_a_failure_tells_where_and_the_run_goes_on_once_it_is_mended(
             assert isinstance(raised.value.__cause__, ZeroDivisionError)
             assert "in work" in raised.value.traceback
             broken = False
-            assert (await app.resume(RUN)).state is RunState.PENDING
+            assert (await app.resume(RUN)).problem is None
             return await handle.result()
 
     with caplog.at_level(logging.INFO, "perdure"):

@@ -34,7 +34,7 @@ from perdure.errors import (
 from tests.harness import run, sql
 from tests.receipts import CHARGE, IDEMPOTENT, QUERYABLE
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 SOON = EffectPolicy(timeout_seconds=0.01)
 
 
@@ -271,8 +271,8 @@ def test_what_ends_late_without_an_answer_stays_doubt(
 @pytest.mark.parametrize(
     "policy",
     [
-        EffectPolicy(support=SideEffectSupport.IDEMPOTENT, timeout_seconds=0.1),
-        EffectPolicy(on_ambiguous=OnAmbiguous.RETRY, timeout_seconds=0.1),
+        EffectPolicy(support=SideEffectSupport.IDEMPOTENT, timeout_seconds=1.0),
+        EffectPolicy(on_ambiguous=OnAmbiguous.RETRY, timeout_seconds=1.0),
     ],
 )
 def test_nothing_is_sent_again_before_the_first_send_has_ended(
@@ -443,7 +443,7 @@ def test_closed_receipts_can_be_opened_again_by_either(tmp_path: Path) -> None:
     run(inside())
     with store:
         assert guard_sync(store, CHARGE, Held("never")) == 1
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads
 
 
 def test_an_audit_is_closed_with_the_loop_that_it_was_opened_in(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_receipts_that_cannot_be_opened_leave_no_thread(tmp_path: Path) -> None:
     store = ReceiptStore.open(f"sqlite:///{tmp_path / 'nowhere' / 'runs.db'}")
     with pytest.raises(StorageReadOnly), store:
         pass
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads
 
 
 def test_closing_does_not_wait_for_a_send_and_leaves_doubt(

@@ -13,7 +13,7 @@ from perdure.engine.workers import WorkerNews
 from perdure.errors import LeaseLost, StorageBusy
 from perdure.testing.manual_clock import ManualClock
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 NEWS = WorkerNews(frozenset({("run-1", 1)}), frozenset())
 
 

@@ -333,7 +333,7 @@ def test_a_server_that_takes_too_long_gave_no_answer(tmp_path: Path) -> None:
         return "never"
 
     parcels.server.add_tool(ponder)
-    options = McpOptions(timeout_seconds=0.01, retry=None)
+    options = McpOptions(timeout_seconds=0.5, retry=None)
     desk = Desk(McpWorker(parcels.connect, tools={"ponder": None}, options=options))
 
     async def work(client: McpClient) -> Any:

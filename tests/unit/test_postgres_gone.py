@@ -57,7 +57,7 @@ def test_nobody_waits_for_a_schema_that_is_gone(place: Path, change: str) -> Non
             handle = await working.start("work", run_id=RUN)
             await begun.wait()
             waiting = [asyncio.ensure_future(it.handle(RUN).result()) for it in (working, other)]
-            await until(lambda: bool(working.engine._waiting and other.engine._waiting))
+            await until(lambda: bool(working.engine._ends.awaited and other.engine._ends.awaited))
             look(place, change.format(schema_of(place)))
             gate.set()
             for task in waiting:
@@ -79,7 +79,7 @@ def test_a_worker_says_once_that_its_schema_is_gone_and_goes_on_when_it_is_back(
     schema = schema_of(place)
 
     async def main() -> None:
-        app = app_on(place, lease_seconds=0.5, sweep_seconds=0.02)
+        app = app_on(place, lease_seconds=2.0, sweep_seconds=0.02)
         looks = 0
 
         def look_again() -> bool:
@@ -117,7 +117,7 @@ def test_who_waits_for_a_run_of_a_schema_that_was_made_anew_is_told(place: Path)
         async with app_on(place).connect() as waiting:
             await waiting.store.start_run(new_run(RUN), None)
             task = asyncio.ensure_future(waiting.handle(RUN).result())
-            await until(lambda: bool(waiting.engine._waiting))
+            await until(lambda: bool(waiting.engine._ends.awaited))
             look(place, "DELETE FROM runs")
             with pytest.raises(UnknownRun):
                 await task

@@ -49,7 +49,7 @@ def test_who_keeps_a_migration_waiting_is_named(postgres: str, place: Path) -> N
         with pytest.raises(StorageBusy, match=complaint):
             run(opened(place, busy_seconds=0.05))
         other.rollback()
-        run(opened(place, busy_seconds=0.05))
+        run(opened(place))
 
 
 def test_who_keeps_the_tables_from_a_migration_is_waited_for_no_longer(

@@ -149,16 +149,18 @@ def test_who_owns_the_schema_needs_no_other_right(postgres: str, place: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("part", "complaint"),
+    ("part", "kind", "complaint"),
     [
-        ("nobody@", 'refuses the connection .*role "nobody" does not exist'),
-        ("/nowhere", 'refuses the connection .*database "nowhere" does not exist'),
+        ("nobody@", StorageError, 'refuses the connection .*role "nobody" does not exist'),
+        ("/nowhere", StorageMissing, 'refuses the connection .*database "nowhere" does not exist'),
     ],
 )
-def test_who_is_not_let_in_is_told_at_once(postgres: str, part: str, complaint: str) -> None:
+def test_who_is_not_let_in_is_told_at_once(
+    postgres: str, part: str, kind: type[StorageError], complaint: str
+) -> None:
     host = urlsplit(postgres).netloc.rpartition("@")[2]
     parts = {"path": part} if part.startswith("/") else {"netloc": part + host}
-    with pytest.raises(StorageError, match=f"{complaint}.*: check the user, the password"):
+    with pytest.raises(kind, match=f"{complaint}.*: check the user, the password"):
         run(opened(changed(postgres, **parts)))
 
 
@@ -220,6 +222,8 @@ def test_every_statement_can_be_prepared(place: Path) -> None:
         ("postgresql://u@h/d?schema=Bad", "'Bad' cannot be the schema"),
         ("postgresql://u@h/d?schema=", "'' cannot be the schema"),
         ('postgresql://u@h/d?schema=a"b', "cannot be the schema"),
+        ("postgresql://u@h:old/d", "the port 'old' is none: it is a number up to 65535"),
+        ("postgresql://u@h,i/d?port=5432,0", "the port '0' is none"),
         ("postgresql://u@h/d?what=1", 'invalid URI query parameter: "what"'),
         ("postgresql://u:hidden@[::1]x/d", "unexpected character"),
     ],

@@ -62,6 +62,7 @@ def test_what_is_over_for_long_enough_is_deleted_and_nothing_else(tmp_path: Path
                 "tombstones": 0,
                 "audit": 0,
                 "workers": 0,
+                "sessions": 0,
             }
             gone = await app.collect(Retention())
             assert (gone["runs"], gone["receipts"]) == (1, 0)

@@ -137,6 +137,7 @@ def test_every_error_has_the_code_and_status_of_the_wire() -> None:
         "SessionError": (50000, 500),
         "SessionBadRequest": (40000, 400),
         "InvalidSessionArgument": (40003, 400),
+        "InputConflict": (40003, 409),
         "SessionCancelled": (40033, 400),
         "SessionForbidden": (40160, 401),
         "MissingSerial": (50000, 500),

@@ -9,7 +9,7 @@ import pytest
 from perdure.errors import InvalidSessionArgument
 from perdure.session.codec import TextCodec, UiMessageCodec
 from perdure.session.message import parse_message
-from perdure.session.prompt import prompt
+from perdure.session.prompt import prompt, question
 from perdure.session.reader import SessionReader
 from perdure.session.view import View
 from perdure.testing.session_oracle import Recording
@@ -239,6 +239,95 @@ def test_an_agent_is_asked_without_what_came_to_no_answer() -> None:
     assert asked_of(reader, first.messages[0], regenerates=target) == ["ask", "one"]
     assert asked_of(reader, second.messages[0], "b") == ["ask", "one", "two", "never mind", "half"]
     assert asked_of(reader, "nowhere") == []
+
+
+@pytest.mark.parametrize("end", ["complete", "cancelled", "error"])
+def test_an_answer_is_given_anew_from_a_message_on_with_what_was_whole_before(end: str) -> None:
+    wire = Wire()
+    run = Run(wire, "a", say(wire, "u1", "ask"))
+    run.start()
+    for text, how in (("one", "complete"), ("two", end if end == "complete" else "failed")):
+        step = run.step()
+        step.text(text)
+        step.end(how)
+    for text in ("three", "four"):
+        run.step().text(text)
+    run.end(end)
+    one, two, three, _ = run.messages
+    again = regenerate(wire, three, two)
+    whole = ["ask", "one", "two"] if end == "complete" else ["ask", "one"]
+    assert asked_of(reader_of(wire), two, regenerates=three) == whole
+    assert asked_of(reader_of(wire), one, regenerates=two) == ["ask", "one"]
+    other = turn(wire, "b", again, "3")
+    say(wire, "u2", "more", parent=other.messages[0])
+    assert asked_of(reader_of(wire), "u2") == [*whole, "3", "more"]
+    third = regenerate(wire, other.messages[0], two)
+    assert asked_of(reader_of(wire), two, regenerates=other.messages[0]) == whole
+    left = Run(wire, "c", third)
+    left.start()
+    left.step().text("half")
+    left.end("cancelled")
+    say(wire, "u3", "then", parent=left.messages[0])
+    assert asked_of(reader_of(wire), "u3") == (
+        ["ask", "one", "two", "then"] if end == "complete" else ["then"]
+    )
+
+
+def test_a_call_that_came_to_nothing_is_not_asked_about_again() -> None:
+    wire = Wire()
+    run = Run(wire, "a", say(wire, "u1", "ask"))
+    run.start()
+    for name in ("c1", "c2"):
+        step = run.step()
+        step.call(name, "look", "{}")
+        if name == "c1":
+            step.output("tool-output-available", {"output": 1}, toolCallId=name)
+        step.end()
+    run.step().text("so")
+    run.end("error")
+    one, two, three = run.messages
+    messages = prompt(reader_of(wire).tree, two, regenerates=three)
+    assert [message.codec_message_id for message in messages] == ["u1", one]
+
+
+@pytest.mark.parametrize("end", ["", "complete", "cancelled", "error"])
+@pytest.mark.parametrize("again", [False, True])
+def test_an_input_that_came_to_nothing_is_left_out(end: str, again: bool) -> None:
+    wire = Wire()
+    turn(wire, "a", asked := say(wire, "u1", "ask"), "one")
+    last = "a-m1"
+    runs = [Run(wire, "b", say(wire, "u2", "never mind", parent=last))]
+    if again:
+        runs.append(Run(wire, "b.2", runs[0].trigger))
+    for run in runs if end else ():
+        run.start()
+        run.end(end if run is runs[-1] else "error")
+    say(wire, "u3", "again", parent="u2")
+    kept = ["never mind"] if end in ("", "complete") else []
+    assert asked_of(reader_of(wire), "u3") == ["ask", "one", *kept, "again"]
+    assert asked_of(reader_of(wire), "u2") == ["ask", "one", "never mind"]
+    assert asked["id"] == "u1"
+
+
+def test_a_run_that_is_begun_again_answers_what_the_first_one_began_with() -> None:
+    wire = Wire()
+    left = Run(wire, "left", say(wire, "u1", "ask"))
+    left.start()
+    left.step().text("before")
+    left.event("ai-run-suspend")
+    seed = [{"id": "d", "role": "assistant", "parts": [{"type": "text", "text": "seed"}]}]
+    trigger = fork_with_result(wire, left, "u1", "c", seed)
+    first = Run(wire, "r", trigger)
+    first.start()
+    first.step().text("half")
+    first.end("error")
+    again = Run(wire, "r.2", trigger)
+    again.start()
+    again.step().text("more")
+    tree = reader_of(wire).tree
+    for run_id in ("r", "r.2"):
+        found = question(tree, trigger["id"], run_id=run_id)
+        assert [one.message["parts"][-1]["text"] for one in found] == ["ask", "seed"]
 
 
 def test_steering_that_nobody_took_up_is_what_an_agent_is_asked_last() -> None:

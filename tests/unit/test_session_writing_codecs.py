@@ -23,7 +23,7 @@ def piped(*outputs: Any, codec: Codec | None = None) -> World:
 
     async def main() -> World:
         world = World()
-        async with asyncio.timeout(20), world.agent(codec=codec) as session:
+        async with asyncio.timeout(60), world.agent(codec=codec) as session:
             await world.say("hi")
             run = session.create_run(ASKED)
             await run.start()

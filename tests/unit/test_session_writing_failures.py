@@ -35,7 +35,7 @@ def play(scene: Scene) -> tuple[World, Flaky]:
         world = World()
         flaky = Flaky(world.log.channel("agent"))
         world.clock = Impatient()
-        async with asyncio.timeout(20), world.agent(channel=flaky) as session:
+        async with asyncio.timeout(60), world.agent(channel=flaky) as session:
             await world.say("hi")
             run = session.create_run(ASKED, run_id="r", invocation_id="i")
             await run.start()
@@ -178,6 +178,19 @@ def test_fragments_that_come_while_one_is_sent_go_together() -> None:
     world, _ = play(scene)
     appended = [d.data for d in world.log.deliveries if d.action is Action.APPEND]
     assert appended == ["a long word", ""]
+
+
+def test_what_is_much_at_once_goes_in_pieces() -> None:
+    """Channels bound what one message is; so does the wire of some."""
+
+    async def scene(world: World, flaky: Flaky, run: AgentRun) -> None:
+        result = await run.pipe(source(text("a" * 100_000, "b" * 100_000)))
+        assert result.error is None
+
+    world, _ = play(scene)
+    appends = [each.data for each in world.log.deliveries if each.action is Action.APPEND]
+    assert "".join(appends) == "a" * 100_000 + "b" * 100_000
+    assert max(map(len, appends)) < 40_000
 
 
 def test_a_channel_that_gives_no_serial_is_refused() -> None:

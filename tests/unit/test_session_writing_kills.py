@@ -25,7 +25,7 @@ def killed_after(chunks: int) -> World:
     async def main() -> World:
         world, reached = World(), asyncio.Event()
         await world.say("hi")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             dying = asyncio.create_task(dies(world, reached))
             await reached.wait()
             for _ in range(chunks % 3):

@@ -28,7 +28,7 @@ Scene = Callable[[World], Coroutine[Any, Any, None]]
 def play(scene: Scene) -> World:
     async def main() -> World:
         world = World()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await scene(world)
         return world
 
@@ -303,10 +303,10 @@ def test_a_cancel_before_the_start_is_found_and_one_of_another_run_is_not() -> N
             await other.start()
             await world.cancel(run_id="r")
             await world.cancel(run_id="r2")
-            await asyncio.wait_for(other.cancelled.wait(), 20)
+            await asyncio.wait_for(other.cancelled.wait(), 60)
             gone = session.create_run(SessionInvocation("never"), run_id="r3")
             await world.cancel(run_id="r3")
-            await asyncio.wait_for(gone.cancelled.wait(), 20)
+            await asyncio.wait_for(gone.cancelled.wait(), 60)
             await refused(gone.start(), SessionCancelled)
 
     world = play(scene)

@@ -131,7 +131,7 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[None]]] = {
 def written(name: str) -> World:
     async def main() -> World:
         world = World()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await SCENARIOS[name](world)
         return world
 

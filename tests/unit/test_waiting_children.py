@@ -325,7 +325,7 @@ def test_a_child_that_needs_attention_is_waited_for(tmp_path: Path) -> None:
             await put_away(app)
             state = await handle.status()
             await app.cancel(CHILD)
-            return state, await asyncio.wait_for(handle.result(), 10)
+            return state, await asyncio.wait_for(handle.result(), 60)
 
     assert run(scenario()) == (RunState.SUSPENDED, "cancelled")
 

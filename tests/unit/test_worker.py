@@ -35,6 +35,12 @@ def lose_lease(folder: Path) -> None:
     sql(folder, "UPDATE runs SET holder = NULL, state = 'pending' WHERE holder IS NOT NULL")
 
 
+@pytest.fixture
+def often_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a lease of an hour, which cannot run out in a test, renewed many times a second."""
+    monkeypatch.setattr("perdure.engine.lease._RENEWALS_A_LEASE", 3600 * 50)
+
+
 def test_no_more_runs_are_executed_at_once_than_allowed(tmp_path: Path) -> None:
     app = app_on(tmp_path, concurrency=3)
 
@@ -91,11 +97,12 @@ def test_a_run_sees_the_context_in_which_its_app_was_opened(tmp_path: Path) -> N
     assert run(main()) == ["where it was opened"] * 2
 
 
+@pytest.mark.usefixtures("often_renewed")
 def test_a_run_whose_starter_was_cancelled_is_executed_all_the_same(tmp_path: Path) -> None:
     async def main() -> Any:
         pause = Pause()
         pause.open = True
-        app = paused_app(tmp_path, pause, lease_seconds=0.1)
+        app = paused_app(tmp_path, pause)
         async with app:
             starting = asyncio.create_task(app.start("work", 7, run_id=RUN))
             await asyncio.sleep(0)
@@ -145,10 +152,11 @@ def test_a_cancellation_that_comes_before_the_first_step_leaves_nothing_behind(
     run(main())
 
 
+@pytest.mark.usefixtures("often_renewed")
 def test_a_worker_whose_lease_was_taken_stops_and_begins_anew(tmp_path: Path) -> None:
     async def main() -> Any:
         pause = Pause()
-        app = paused_app(tmp_path, pause, lease_seconds=0.1)
+        app = paused_app(tmp_path, pause)
         async with app:
             await app.start("work", 7, run_id=RUN)
             await pause.reached.wait()
@@ -160,7 +168,7 @@ def test_a_worker_whose_lease_was_taken_stops_and_begins_anew(tmp_path: Path) ->
         return app.observer.counts
 
     counts = run(main())
-    assert counts["perdure_lease_lost_total"] == 1
+    assert counts["perdure_lease_lost_total"] >= 1
     assert counts["perdure_run_claimed_total"] == 2
     assert [entry.generation for entry in run(attempts(app_on(tmp_path)))] == [1, 2]
 
@@ -168,25 +176,27 @@ def test_a_worker_whose_lease_was_taken_stops_and_begins_anew(tmp_path: Path) ->
 def test_a_worker_that_cannot_renew_stops_and_takes_its_runs_up_again(tmp_path: Path) -> None:
     async def main() -> Any:
         pause = Pause()
-        app = paused_app(tmp_path, pause, lease_seconds=0.3)
+        app = paused_app(tmp_path, pause, lease_seconds=1.0)
         async with app:
             await app.start("work", 7, run_id=RUN)
             await pause.reached.wait()
-
+            pause.open = True
+            before = worker_of(app)._lease
             genuine = app.store.renew_worker
 
             def refuse(holder: str, lease_seconds: float) -> WorkerNews:
-                pause.open = True
                 raise StorageError("cut off")
 
             setattr(app.store, "renew_worker", refuse)  # noqa: B010 - a protocol's method
-            await until(lambda: app.observer.counts["perdure_lease_lost_total"] > 0)
+            await until(lambda: worker_of(app)._lease is not before)
             setattr(app.store, "renew_worker", genuine)  # noqa: B010
             return await app.handle(RUN).result()
 
     assert run(main()) == 7
-    endings = [entry.ending for entry in run(attempts(app_on(tmp_path)))]
-    assert endings == ["lost", "completed"]
+    *others, last = [entry.ending for entry in run(attempts(app_on(tmp_path)))]
+    # On a slow machine it may lose the lease once more.
+    assert others
+    assert ({*others}, last) == ({"lost"}, "completed")
 
 
 @SQLITE_ONLY
@@ -306,9 +316,9 @@ def test_a_waiting_run_is_claimed_although_the_store_refused_at_first(
             genuine = getattr(app.store, method)
             refused: list[int] = []
 
-            async def refuse_once(*args: Any) -> Any:
+            async def refuse_once(*args: Any, **more: Any) -> Any:
                 if refused:
-                    return await genuine(*args)
+                    return await genuine(*args, **more)
                 refused.append(1)
                 raise StorageError("not now")
 

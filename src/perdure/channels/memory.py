@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
-import msgspec
-
-from perdure.errors import InvalidSessionArgument
-from perdure.session.channel import Draft, HistoryPage, Revision
+from perdure.errors import ContinuityLost, InvalidSessionArgument
+from perdure.session.channel import Draft, HistoryPage, Revision, Snapshot, as_carried
 from perdure.session.message import Action, WireMessage
 from perdure.session.message_log import MessageLog
 
@@ -20,16 +18,21 @@ class MemoryLog:
         """Every delivery so far, in order."""
         self._state = MessageLog()
         self._serials: list[str] = []
-        self._published: dict[str, str] = {}
+        self._published: dict[tuple[str, str], str] = {}
         self._grown = asyncio.Event()
 
     def channel(self, client_id: str) -> MemoryChannel:
         """Return the channel as a client has it."""
         return MemoryChannel(self, client_id)
 
+    @property
+    def cursor(self) -> str:
+        """The version of the last delivery, or what stands for it where there was none."""
+        return _version(len(self.deliveries))
+
     def next_version(self) -> str:
         """Return the version that the next delivery has."""
-        return f"{len(self.deliveries) + 1:014}-000@memory:000"
+        return _version(len(self.deliveries) + 1)
 
     def add(self, delivery: WireMessage) -> None:
         """Store a delivery and give it to all who are attached."""
@@ -43,22 +46,23 @@ class MemoryLog:
 
     def publish(self, draft: Draft, client_id: str) -> str:
         """Store a draft, unless it is there already; return its serial."""
-        if draft.message_id not in self._published:
+        own_id = (client_id, draft.message_id)
+        if own_id not in self._published:
             serial = self.next_version()
             self.add(
                 WireMessage(
                     serial=serial,
                     version=serial,
                     name=draft.name,
-                    data=_copied(draft.data),
+                    data=as_carried(draft.data),
                     client_id=client_id,
                     transport=dict(draft.transport),
                     codec=dict(draft.codec),
                     ephemeral=draft.ephemeral,
                 )
             )
-            self._published[draft.message_id] = serial
-        return self._published[draft.message_id]
+            self._published[own_id] = serial
+        return self._published[own_id]
 
     def page(self, before: str | None, limit: int) -> HistoryPage:
         """Return messages as they stand, newest first."""
@@ -73,6 +77,13 @@ class MemoryLog:
             raise InvalidSessionArgument(f"the channel has no message {serial!r} to change")
         return message
 
+    def index(self, cursor: str) -> int:
+        """Return how many deliveries a cursor is behind. Raises `ContinuityLost` if it is none."""
+        index = sum(delivery.version <= cursor for delivery in self.deliveries)
+        if cursor != _version(index):
+            raise ContinuityLost(f"{cursor!r} is no cursor of this channel; read a snapshot")
+        return index
+
     async def behind(self, index: int) -> AsyncGenerator[WireMessage, None]:
         """Yield the deliveries from an index on, as they come."""
         while True:
@@ -85,7 +96,7 @@ class MemoryLog:
 
 
 class MemoryChannel:
-    """A `Channel` over a `MemoryLog`: what it holds is gone with the process."""
+    """A `SnapshotChannel` over a `MemoryLog`: what it holds is gone with the process."""
 
     def __init__(self, log: MemoryLog, client_id: str) -> None:
         self._log = log
@@ -93,6 +104,8 @@ class MemoryChannel:
 
     async def publish(self, drafts: Sequence[Draft]) -> list[str]:
         """Store messages. Durable when it returns: nothing outlasts the process."""
+        for draft in drafts:
+            draft.check()
         return [self._log.publish(draft, self._client_id) for draft in drafts]
 
     async def append(self, serial: str, change: Revision) -> str:
@@ -107,22 +120,25 @@ class MemoryChannel:
         """Return messages as they stand, newest first."""
         return self._log.page(before, limit)
 
+    async def snapshot(self, limit: int = 100) -> Snapshot:
+        """Return the newest messages, and the cursor behind them."""
+        page = self._log.page(None, limit)
+        return Snapshot(page.messages, self._log.cursor, page.more)
+
     @asynccontextmanager
     async def subscribe(
         self, after: str | None = None
     ) -> AsyncGenerator[AsyncIterator[WireMessage], None]:
-        """Attach, and give every delivery behind a cursor, or from now on."""
-        known = self._log.deliveries
-        index = len(known)
-        if after is not None:
-            index = sum(delivery.version <= after for delivery in known)
-        deliveries = self._log.behind(index)
-        try:
+        """Attach, and give every delivery behind a cursor, or from now on.
+
+        Raises `ContinuityLost` on entering.
+        """
+        index = self._log.index(self._log.cursor if after is None else after)
+        async with aclosing(self._log.behind(index)) as deliveries:
             yield deliveries
-        finally:
-            await deliveries.aclose()
 
     def _change(self, action: Action, serial: str, name: str | None, change: Revision) -> str:
+        change.check()
         self._log.get(serial)
         version = self._log.next_version()
         self._log.add(
@@ -140,9 +156,5 @@ class MemoryChannel:
         return version
 
 
-def _copied(data: object) -> object:
-    """Return data as they come off a wire. Raises `InvalidSessionArgument` if they are no JSON."""
-    try:
-        return msgspec.json.decode(msgspec.json.encode(data))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSessionArgument(f"the data of a message are no JSON: {error}") from error
+def _version(number: int) -> str:
+    return f"{number:014}-000@memory:000"

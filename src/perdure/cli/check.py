@@ -75,7 +75,9 @@ def _report(found: list[Rehearsed], screen: Screen, *, everything: bool) -> None
     if screen.as_json:
         screen.document({"runs": [msgspec.to_builtins(one) for one in found]})
         return
-    shown = [one for one in found if everything or _is_bad(one)]
+    shown = [
+        one for one in found if everything or one.verdict is Verdict.UNREADABLE or _is_bad(one)
+    ]
     if shown:
         screen.show(Sheet("", _COLUMNS, map(_cells, shown)))
     counts = Counter(one.verdict for one in found)

@@ -15,6 +15,7 @@ import msgspec
 
 from perdure import RunState, SideEffectSupport
 from perdure.app import App
+from perdure.cli.chat import chat
 from perdure.cli.exits import Exit
 from perdure.cli.finale import Finale, document, sections
 from perdure.cli.parser import KILL_POINTS, SUPPORTS
@@ -37,6 +38,8 @@ async def demo(options: argparse.Namespace, screen: Screen) -> Exit:
     for needed in ("pydantic_ai", "fastmcp", "mcp"):
         if importlib.util.find_spec(needed) is None:
             raise MissingExtra("the demo needs an agent: pip install 'perdure[standard]'")
+    if options.chat:
+        return await chat(options, screen)
     screen.need_tables()
     _check(options)
     began = time.monotonic()
@@ -62,6 +65,8 @@ async def demo(options: argparse.Namespace, screen: Screen) -> Exit:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise `CommandError` for options that do not go together."""
+    if options.port or options.no_open:
+        raise CommandError("--port and --no-open are about the page: give them with --chat")
     if options.resume is not None:
         others = (options.kill_at, options.support, options.model, options.keep)
         if options.no_settle or any(other is not None for other in others):

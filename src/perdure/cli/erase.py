@@ -3,8 +3,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from perdure.app import App
 from perdure.cli.exits import Exit
@@ -22,6 +22,28 @@ _LEFT: Final = (
     " it again and name the App that has it, with --app MODULE:APP, to delete them as well"
 )
 _OPEN: Final = {ReceiptState.IN_FLIGHT, ReceiptState.AMBIGUOUS}
+
+
+def add_erase(commands: Any, add: Callable[..., Any]) -> None:
+    """Add the command and its options to the command line."""
+    what = (
+        "delete what a run that has ended was given, recorded and came to, or the receipts of what"
+        " is no run; who and why stays"
+    )
+    command = add(commands, "erase", what, store=True)
+    command.add_argument(
+        "run_id",
+        metavar="RUN",
+        help="the run's id, or what receipts outside of runs belong to, as `perdure effects` shows",
+    )
+    command.add_argument("--why", required=True, metavar="TEXT", help="the reason, which is kept")
+    command.add_argument("--by", metavar="NAME", help="who decides (the name of the login)")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="write the whole database anew, so that no fragment is left; others wait meanwhile",
+    )
 
 
 async def erase(options: argparse.Namespace, screen: Screen) -> Exit:
@@ -42,7 +64,7 @@ async def erase(options: argparse.Namespace, screen: Screen) -> Exit:
             f"run {before.run_id} of {before.function}@{before.version} is {before.state.value},"
             f" created {moment(before.created_at)}"
         )
-        if before.state.ended and not options.yes and not _agreed(about, screen):
+        if before.state.ended and not options.yes and not agreed(about, screen):
             return say(screen, before, "stays as it is; nothing was done", Exit.NOT_WELL)
         try:
             row = await app.erase(options.run_id, by=by, why=why, rewrite=options.rewrite)
@@ -68,7 +90,7 @@ async def _erase_receipts(
     is_open = any(receipt.state in _OPEN for receipt in receipts)
     count = 0
     code, what = Exit.NOT_WELL, "stay as they are; nothing was done"
-    if options.yes or is_open or _agreed(about, screen):
+    if options.yes or is_open or agreed(about, screen):
         async with receipts_of(app) as store:
             count = await store.erase(of, by=by, why=why)
         code, what = Exit.OK, "are erased"
@@ -77,7 +99,7 @@ async def _erase_receipts(
     return code
 
 
-def _agreed(about: str, screen: Screen) -> bool:
+def agreed(about: str, screen: Screen) -> bool:
     """Ask on the terminal; raises `CommandError` where nobody can be asked."""
     if screen.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandError("erasing cannot be undone: pass --yes where nobody can be asked")

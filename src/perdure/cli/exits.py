@@ -30,6 +30,7 @@ from perdure.errors import (
     UnknownQueue,
     UnknownRun,
     UnknownSchedule,
+    UnknownSession,
 )
 
 
@@ -51,8 +52,8 @@ MEANINGS: Final = {
     Exit.NOT_WELL: "the answer is not well: the run failed, a decision was stale or came too late,"
     " doctor or the demo found something",
     Exit.USAGE: "the command cannot be done as typed: bad options, input, URL or MODULE:APP",
-    Exit.NOT_FOUND: "there is no such run, run function, receipt, item or database, or it was"
-    " erased",
+    Exit.NOT_FOUND: "there is no such run, session, run function, receipt, item or database, or it"
+    " was erased",
     Exit.STORAGE: "the database is busy, full, read-only, damaged or of a newer release",
     Exit.UNFINISHED: "the run was cancelled, or needs attention before it can go on",
     Exit.BUG: "perdure itself failed; the traceback is on stderr",
@@ -65,6 +66,7 @@ _OF_ERRORS: Final[tuple[tuple[type[PerdureError], Exit], ...]] = (
     (UnknownRun, Exit.NOT_FOUND),
     (UnknownSchedule, Exit.NOT_FOUND),
     (UnknownQueue, Exit.NOT_FOUND),
+    (UnknownSession, Exit.NOT_FOUND),
     (RunErased, Exit.NOT_FOUND),
     (UnknownFunction, Exit.NOT_FOUND),
     (UnknownEffect, Exit.NOT_FOUND),

@@ -12,7 +12,7 @@ from perdure.cli.target import looked_into
 from perdure.engine.retention import Expiry, Retention, collect
 from perdure.errors import CommandError
 
-CLASSES: Final = ("runs", "receipts", "tombstones", "audit", "workers")
+CLASSES: Final = ("runs", "receipts", "tombstones", "audit", "workers", "sessions")
 
 _UNUSED_SHARE: Final = 0.25
 _WORTH_REWRITING_BYTES: Final = 16 * 1024 * 1024

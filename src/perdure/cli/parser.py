@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from perdure.cli.answer import add_answers
 from perdure.cli.approvals import add_approvals
+from perdure.cli.erase import add_erase
 from perdure.cli.exits import MEANINGS
 from perdure.cli.fork import add_fork
 from perdure.cli.key import add_key
@@ -12,7 +14,11 @@ from perdure.cli.queues import QUEUES
 from perdure.cli.reencrypt import add_reencrypt
 from perdure.cli.schedules import SCHEDULES
 from perdure.cli.send import add_send
+from perdure.cli.serve import add_serve, port
+from perdure.cli.sessions import add_sessions
+from perdure.cli.sidecar import add_sidecar
 from perdure.cli.target import KEY_FILE_VARIABLE, URL_VARIABLE
+from perdure.cli.token import add_token
 from perdure.cli.typed import positive
 from perdure.engine.retention import Retention
 from perdure.engine.store import RunState
@@ -65,6 +71,9 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_demo(commands)
     _add_worker(commands)
+    add_serve(commands, _add)
+    add_token(commands, _add)
+    add_sidecar(commands, _add)
     _add_start(commands)
     _add_check(commands)
     _add_gc(commands)
@@ -72,6 +81,7 @@ def build_parser() -> Parser:
     add_reencrypt(commands, _add)
     SCHEDULES.add(commands, _add)
     QUEUES.add(commands, _add)
+    add_sessions(commands, _add)
     runs = _add(commands, "runs", "list runs, newest first", store=True)
     states = [state.value for state in RunState]
     runs.add_argument("--state", choices=states, help="only runs in this state")
@@ -104,32 +114,11 @@ def build_parser() -> Parser:
     add_answers(commands, _add)
     add_send(commands, _add)
     add_fork(commands, _add)
-    _add_erase(commands)
+    add_erase(commands, _add)
     _add_archive(commands)
     _add_effects(commands)
     _add(commands, "doctor", "check the database, its workers and its runs", store=True)
     return parser
-
-
-def _add_erase(commands: Any) -> None:
-    what = (
-        "delete what a run that has ended was given, recorded and came to, or the receipts of what"
-        " is no run; who and why stays"
-    )
-    erase = _add(commands, "erase", what, store=True)
-    erase.add_argument(
-        "run_id",
-        metavar="RUN",
-        help="the run's id, or what receipts outside of runs belong to, as `perdure effects` shows",
-    )
-    erase.add_argument("--why", required=True, metavar="TEXT", help="the reason, which is kept")
-    erase.add_argument("--by", metavar="NAME", help="who decides (the name of the login)")
-    erase.add_argument("--yes", action="store_true", help="do not ask")
-    erase.add_argument(
-        "--rewrite",
-        action="store_true",
-        help="write the whole database anew, so that no fragment is left; others wait meanwhile",
-    )
 
 
 def _add_archive(commands: Any) -> None:
@@ -183,6 +172,15 @@ def _add_demo(commands: Any) -> None:
     demo.add_argument(
         "--resume", metavar="DIR", help="finish the turn that --no-settle left in DIR"
     )
+    demo.add_argument(
+        "--chat",
+        action="store_true",
+        help="chat with the agent on a page, and kill its worker there",
+    )
+    demo.add_argument(
+        "--port", type=port, default=0, metavar="N", help="with --chat: the port of the page (any)"
+    )
+    demo.add_argument("--no-open", action="store_true", help="with --chat: open no browser")
 
 
 def _add_worker(commands: Any) -> None:
@@ -266,6 +264,7 @@ def _add_gc(commands: Any) -> None:
         ("tombstones", "tombstones of erased receipts"),
         ("audit", "audit records in the database"),
         ("workers", "workers that are gone"),
+        ("sessions", "messages of sessions, from the last one"),
     ):
         days = getattr(kept, f"{name}_days")
         default = "forever" if days is None else f"{days:g}"
@@ -280,9 +279,10 @@ def _add_gc(commands: Any) -> None:
 
 
 def _days(text: str) -> str:
-    if text != "forever" and not float(text) >= 0:
-        raise argparse.ArgumentTypeError("it is 0 or more days, or forever")
-    return text
+    with suppress(ValueError):
+        if text == "forever" or float(text) >= 0:
+            return text
+    raise argparse.ArgumentTypeError("it is 0 or more days, or forever")
 
 
 def _add_effects(commands: Any) -> None:

@@ -27,8 +27,12 @@ from perdure.cli import (
     runs,
     schedules,
     send,
+    serve,
+    sessions,
     show,
+    sidecar,
     start,
+    token,
     worker,
 )
 from perdure.cli.exits import Exit, exit_of
@@ -62,8 +66,12 @@ _COMMANDS: Final[dict[str, Command]] = {
     "runs": runs.runs,
     "schedules": schedules.SCHEDULES.run,
     "send": send.send,
+    "sessions": sessions.sessions,
+    "serve": serve.serve,
     "show": show.show,
+    "sidecar": sidecar.serve,
     "start": start.start,
+    "token": token.token,
     "worker": worker.work,
 }
 

@@ -7,10 +7,10 @@ import sys
 import sysconfig
 import traceback
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import perdure
 from perdure import ReceiptStore
@@ -61,11 +61,11 @@ async def receipts_of(app: App) -> AsyncGenerator[ReceiptStore]:
 
     What is found or decided is written to the audit of the App, or else to that in the database.
     """
-    table = AuditTable(app.url)
+    table = AuditTable(app.store_url)
     try:
         with naming_the_database(app):
             async with ReceiptStore(
-                app.url, audit=app.audit or table, encryption=app.encryption, create=False
+                app.store_url, audit=app.audit or table, encryption=app.encryption, create=False
             ) as store:
                 yield store
     finally:
@@ -103,9 +103,26 @@ def load_app(reference: str) -> App:
 
     What the module prints goes to stderr. Raises `CommandError`.
     """
+    module, found = _load(reference, "MODULE:APP, such as shop.agents:app", apps=True)
+    if not isinstance(found, App):
+        raise CommandError(
+            f"{reference} is of type {type(found).__name__}, not a perdure.App; {_apps_in(module)}"
+        )
+    return found
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """Import the function that MODULE:FUNCTION names, as `load_app` does. Raises `CommandError`."""
+    _, found = _load(reference, "MODULE:FUNCTION, such as shop.tools:refund")
+    if not callable(found):
+        raise CommandError(f"{reference} is of type {type(found).__name__}, not a function")
+    return found
+
+
+def _load(reference: str, shape: str, *, apps: bool = False) -> tuple[ModuleType, object]:
     name, colon, attribute = reference.partition(":")
     if not (name and colon and attribute):
-        raise CommandError(f"{reference!r} is not MODULE:APP, such as shop.agents:app")
+        raise CommandError(f"{reference!r} is not {shape}")
     if name.endswith(".py") or "/" in name:
         dotted = name.removeprefix("./").removesuffix(".py").replace("/", ".")
         raise CommandError(f"MODULE is a module, not a file: write {dotted}:{attribute}")
@@ -113,13 +130,10 @@ def load_app(reference: str) -> App:
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise CommandError(f"module {name} has no {attribute!r}; {_apps_in(module)}")
+            there = f"; {_apps_in(module)}" if apps else ""
+            raise CommandError(f"module {name} has no {attribute!r}{there}")
         found = getattr(found, part)
-    if not isinstance(found, App):
-        raise CommandError(
-            f"{reference} is of type {type(found).__name__}, not a perdure.App; {_apps_in(module)}"
-        )
-    return found
+    return module, found
 
 
 def _import(name: str) -> ModuleType:

@@ -15,8 +15,13 @@ from perdure.effects.answer import Answer, Landed, NotYet
 _TIMEOUT_SECONDS: Final = 5.0
 
 
-def build_tools(support: SideEffectSupport, shop: Shop, gate: Gate) -> FunctionToolset[Shop]:
-    """Return the tools of the agent: two that read, and one that pays money back."""
+def build_tools(
+    support: SideEffectSupport, shop: Shop, gate: Gate, *, asks_first: bool = False
+) -> FunctionToolset[Shop]:
+    """Return the tools of the agent: two that read, and one that pays money back.
+
+    With `asks_first` nothing is paid before a person has said yes.
+    """
     tools: FunctionToolset[Shop] = FunctionToolset(id="shop")
 
     @tools.tool
@@ -57,5 +62,5 @@ def build_tools(support: SideEffectSupport, shop: Shop, gate: Gate) -> FunctionT
 
     if support is SideEffectSupport.OUTCOME_QUERYABLE:
         refund_order.lookup(find_refund)
-    tools.tool(refund_order)
+    tools.tool(requires_approval=asks_first)(refund_order)
     return tools

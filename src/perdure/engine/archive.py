@@ -77,7 +77,10 @@ async def export_run(store: RunStore, run_id: str) -> RunArchive:
     if run.tombstone is not None:
         raise RunErased(run_id, by=run.tombstone.by, why=run.tombstone.why)
     if run.state.executed:
-        raise RunConflict(f"run {run_id} is being executed: try again when it has stopped")
+        raise RunConflict(
+            f"run {run_id} is being executed: try again when it has stopped; a worker that has died"
+            " is noticed by another one, or by perdure doctor"
+        )
     try:
         archive = await _read(store, run)
     except (JournalError, UnknownRun) as error:

@@ -1,76 +1,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
+from perdure.engine.chores import Chore
+from perdure.engine.dispatch import Dispatcher
+from perdure.engine.driving import LOOK_SECONDS, Driving
+from perdure.engine.ends import Ends, end_of, possible_run, unknown_run
 from perdure.engine.new_run import check_deadline, check_same
 from perdure.engine.options import WorkerOptions
 from perdure.engine.registry import Function, Registry, RunFunction
-from perdure.engine.rehearsal import Rehearsed, rehearse
+from perdure.engine.run_handle import RunHandle
 from perdure.engine.store import NewRun, RunEnd, RunRow, RunState, Tombstone
 from perdure.engine.worker import Worker
 from perdure.errors import (
     EngineClosed,
-    KeyUnavailable,
-    PerdureError,
     RunCancelled,
     RunErased,
     RunFailed,
     RunNeedsAttention,
     StorageCorrupt,
     StorageError,
-    StorageMissing,
-    UnknownRun,
 )
-from perdure.ids import check_identifier, is_identifier, new_run_id
+from perdure.ids import check_identifier, new_run_id
 from perdure.observe import log
-from perdure.ports import Ports
+from perdure.ports import Channels, Ports
 from perdure.queued import Queued
 
 if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
+    from perdure.engine.rehearsal import Rehearsed
 
-T = TypeVar("T")
-
+_LEAVING_SECONDS: Final = 5.0
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 _GONE: Final = "{} is gone from the database, which is damaged; restore it from a backup"
-_UNREADABLE: Final = (KeyUnavailable, StorageCorrupt, StorageMissing)
-"""What reading a result raises that is not there, or not for this process."""
-
-
-class RunHandle(Generic[T]):
-    """A run that was started, here or anywhere."""
-
-    def __init__(self, engine: Engine, run_id: str) -> None:
-        self.run_id = run_id
-        self._engine = engine
-
-    async def result(self) -> T:
-        """Wait for the run to end and return what its function returned.
-
-        Raises `RunFailed`, `RunCancelled`, or `RunNeedsAttention` when a person has to act first,
-        `RunErased` when nobody can say any more, and `InvalidPayload` for a result of a class that
-        this App does not know.
-        """
-        return await self._engine.result(self.run_id)
-
-    async def status(self) -> RunState:
-        """Return where the run stands."""
-        return (await self._engine.find(self.run_id)).state
-
-    async def cancel(self) -> RunState:
-        """Ask for the run's end and return where it stands; its code sees a cancellation.
-
-        Durable when it returns: the cancellation or the request for it, fsynced.
-        """
-        return (await self._engine.cancel(self.run_id)).state
 
 
 class Engine:
-    """Starts runs, drives them through a worker, and waits for those of others."""
+    """Starts runs, drives them through a worker, and waits for those of others.
+
+    `closing` is called before the store is closed, for what writes to it besides the worker. With a
+    `dispatcher`, the worker executes what that asks for; the store then tells it what may go on.
+    """
 
     def __init__(
         self,
@@ -78,18 +51,22 @@ class Engine:
         ports: Ports,
         registry: Registry,
         options: WorkerOptions,
+        *,
+        closing: Callable[[], Awaitable[None]] | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         self.store = store
+        self._dispatcher = dispatcher
+        self._driving: Chore | None = None
+        self._closing = closing
         self.codec = ports.codec
         self._registry = registry
         self._options = options
         self._ports = ports
         self._worker: Worker | None = None
-        self._waiting: dict[str, list[asyncio.Future[RunEnd]]] = {}
+        self._ends = Ends(store)
         self._ticks: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._looked_at = float("-inf")
-        self._looked_for = 0
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise `EngineClosed` in another event loop than the one that opened this engine."""
@@ -106,32 +83,67 @@ class Engine:
         """
         await self._registry.queues.open(self.store, work=work and not only_started)
         if work:
+            if self._dispatcher is not None:
+                await self._dispatcher.open()
             self._worker = Worker(
                 self.store,
                 self._ports,
                 self._registry,
                 self._options,
-                self._settle,
+                self._ends.settle,
                 only_started=only_started,
+                driven=self._dispatcher is not None,
             )
             await self._worker.open()
+            await self._drive(self._worker)
         self._ticks = asyncio.create_task(self._tick_for_ever(), name="perdure engine")
+
+    async def _drive(self, worker: Worker) -> None:
+        if self._dispatcher is None:
+            return
+        places = self._options.concurrency
+        driving = Driving(self.store, worker, self._dispatcher, self._registry, places)
+        await driving.look()
+        what, clock = "runs are dispatched", self._ports.clock
+        self._driving = Chore(what, driving.look, LOOK_SECONDS, clock)
 
     async def close(self) -> None:
         """Stop, give unfinished runs back, and close the store."""
         if self._ticks is not None:
             self._ticks.cancel()
             await asyncio.wait([self._ticks])
-        for future in (future for futures in self._waiting.values() for future in futures):
-            if not future.done():
-                future.set_exception(EngineClosed("the App was closed before the run ended"))
+        self._ends.close()
         try:
-            if self._worker is not None:
-                await self._worker.close()
+            await self._stop_working()
+            if self._closing is not None:
+                await self._closing()
         finally:
             await self.store.close()
             if self._ports.threads is not None:
                 self._ports.threads.shutdown(wait=False)
+
+    async def _stop_working(self) -> None:
+        if self._driving is not None:
+            await self._driving.close()
+        # It waits for runs that the worker stops, and is to ask for no more meanwhile.
+        leaving = None
+        if self._dispatcher is not None:
+            leaving = asyncio.create_task(self._dispatcher.close())
+        if self._worker is not None:
+            await self._worker.close()
+        if leaving is not None and (await asyncio.wait([leaving], timeout=_LEAVING_SECONDS))[1]:
+            log.warning("what dispatches runs does not answer, and is left")
+            leaving.cancel()
+
+    @property
+    def channels(self) -> Channels:
+        """Where the messages of sessions are."""
+        assert self._ports.channels is not None  # an App has some
+        return self._ports.channels
+
+    def turn(self, name: str | None) -> RunFunction:
+        """Return the function that answers what is said in sessions; raises `UnknownFunction`."""
+        return self._registry.turn(name)
 
     async def start(
         self,
@@ -225,7 +237,7 @@ class Engine:
         Durable when it returns: the cancellation or the request, fsynced.
         """
         row = _known(run_id, await self.store.request_cancel(possible_run(run_id)))
-        self._settle_row(row)
+        self._ends.settle(run_id, end_of(row))
         return row
 
     async def resume(self, run_id: str) -> RunRow:
@@ -240,6 +252,8 @@ class Engine:
 
     async def rehearse(self, run_id: str) -> Rehearsed:
         """Compare a run's journal with the code that is registered here; raises `UnknownRun`."""
+        from perdure.engine.rehearsal import rehearse  # most programs need none
+
         row = await self.find(run_id)
         if row.tombstone is not None:
             raise _erased(run_id, row.tombstone)
@@ -254,16 +268,11 @@ class Engine:
         return await self.find(run_id)
 
     async def _end_of(self, run_id: str) -> RunEnd:
-        if self._worker is None or not self._worker.executes(run_id):
+        if not self._executes(run_id):
             row = await self.find(run_id)
             if row.state.settled:
-                return _end(row)
-        future: asyncio.Future[RunEnd] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(run_id, []).append(future)
-        try:
-            return await future
-        finally:
-            self._forget(run_id, future)
+                return end_of(row)
+        return await self._ends.wait(run_id)
 
     async def _tick_for_ever(self) -> None:
         complaints: set[str] = set()
@@ -275,9 +284,11 @@ class Engine:
                 # Not forgotten before it was acted upon: the store tells of it once.
                 changed = self.store.changed() or changed
                 if changed:
-                    await self._look_for_ends()
+                    await self._ends.look(self._executes)
                 if self._worker is not None:
                     await self._worker.tick(changed=changed)
+                if self._driving is not None:
+                    self._driving.tick()
                 changed = False
                 complaints.clear()
                 pause = self._options.poll_seconds
@@ -289,62 +300,8 @@ class Engine:
             except Exception:  # noqa: BLE001 - the loop that recovers runs must outlive a bug
                 log.exception("the engine goes on after an unexpected error")
 
-    async def _look_for_ends(self) -> None:
-        worker = self._worker
-        elsewhere = [
-            run_id for run_id in self._waiting if worker is None or not worker.executes(run_id)
-        ]
-        if elsewhere:
-            try:
-                rows = await self.store.read_settled(elsewhere)
-            except _UNREADABLE:
-                rows = await self._readable(elsewhere)
-            for row in rows:
-                self._settle_row(row)
-            await self._look_for_gone(elsewhere)
-
-    async def _look_for_gone(self, run_ids: Sequence[str]) -> None:
-        """Tell who waits for a run that is not there any more; one is looked for a second."""
-        if self._loop.time() - self._looked_at < _LONGEST_PAUSE_SECONDS:
-            return
-        self._looked_at = self._loop.time()
-        self._looked_for += 1
-        run_id = run_ids[self._looked_for % len(run_ids)]
-        with suppress(*_UNREADABLE):
-            if await self.store.read_run(run_id) is None:
-                self._refuse(run_id, _unknown(run_id))
-
-    def _refuse(self, run_id: str, error: PerdureError) -> None:
-        for future in self._waiting.pop(run_id, ()):
-            if not future.done():
-                future.set_exception(error)
-
-    async def _readable(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
-        """Return those of some runs that are settled; tell who waits for one that is unreadable."""
-        rows: list[RunRow] = []
-        for run_id in run_ids:
-            try:
-                rows += await self.store.read_settled([run_id])
-            except _UNREADABLE as error:
-                self._refuse(run_id, error)
-        return rows
-
-    def _settle_row(self, row: RunRow) -> None:
-        self._settle(row.run_id, _end(row))
-
-    def _settle(self, run_id: str, end: RunEnd) -> None:
-        if not end.state.settled:
-            return
-        for future in self._waiting.pop(run_id, ()):
-            if not future.done():
-                future.set_result(end)
-
-    def _forget(self, run_id: str, future: asyncio.Future[RunEnd]) -> None:
-        waiting = self._waiting.get(run_id, [])
-        if future in waiting:
-            waiting.remove(future)
-        if not waiting:
-            self._waiting.pop(run_id, None)
+    def _executes(self, run_id: str) -> bool:
+        return self._worker is not None and self._worker.executes(run_id)
 
     def _warn_if_unserved(self, row: RunRow) -> None:
         served = (row.function, row.version) in self._registry.served()
@@ -364,26 +321,11 @@ class Engine:
         return registered if version is None else self._registry.find(registered.name, version)
 
 
-def _end(row: RunRow) -> RunEnd:
-    return RunEnd(row.state, row.output_json, row.problem, tombstone=row.tombstone)
-
-
 def _erased(run_id: str, tombstone: Tombstone) -> RunErased:
     return RunErased(run_id, by=tombstone.by, why=tombstone.why)
 
 
-def possible_run(run_id: str) -> str:
-    """Return what may be a run's id; a text that no store takes names no run."""
-    if not is_identifier(run_id):
-        raise _unknown(run_id)
-    return run_id
-
-
 def _known(run_id: str, row: RunRow | None) -> RunRow:
     if row is None:
-        raise _unknown(run_id)
+        raise unknown_run(run_id)
     return row
-
-
-def _unknown(run_id: str) -> UnknownRun:
-    return UnknownRun(f"there is no run {run_id!r} in this store")

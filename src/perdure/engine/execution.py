@@ -4,7 +4,10 @@ import asyncio
 import enum
 import threading
 import traceback
-from typing import Final
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from perdure.activity import Rest
 from perdure.clock import Clock
@@ -12,6 +15,7 @@ from perdure.context import Context
 from perdure.engine.registry import RunFunction
 from perdure.engine.stalled import MOST_GIVEN_BACK
 from perdure.engine.store import ClaimedRun, RunEnd, RunProblem, RunState
+from perdure.engine.turns import TurnRow, turn_of
 from perdure.errors import (
     DeadlineExceeded,
     InvalidPayload,
@@ -28,6 +32,10 @@ from perdure.journal.failures import failure_of
 from perdure.observe import log
 from perdure.perform import Performer
 from perdure.wording import printable
+
+if TYPE_CHECKING:
+    from perdure.engine.showings import Showings
+    from perdure.showing import Showing
 
 _TRACEBACK_CHARACTERS: Final = 8192
 _CLEANUP_SECONDS: Final = 20.0
@@ -54,6 +62,9 @@ class Execution:
         self.claim = claim
         self.task: asyncio.Task[None] | None = None
         self.reason: StopReason | None = None
+        self.over = False
+        """Whether the run's end is written, and whoever waits for it was told."""
+        self._showing: Showing | None = None
         self._function = function
         self._performer: Performer | None = None
         self.given_back = claim.fence.generation - 1
@@ -69,6 +80,38 @@ class Execution:
             self.reason = reason
             self._stopped_at = asyncio.get_running_loop().time()
         self._cancel()
+
+    @cached_property
+    def turn(self) -> TurnRow | None:
+        """What the run answers, where that was said in a session and people see the answer there.
+
+        None for any other run.
+        """
+        if not self._function.is_turn or self.claim.unreadable is not None:
+            return None
+        return turn_of(self.claim.fence.run_id, self.claim.input_json)
+
+    async def show(
+        self, showings: Showings, cancel: Callable[[str], Awaitable[None]]
+    ) -> Showing | None:
+        """Open the session of a run that is a turn, and return what people see of this execution.
+
+        `cancel` is called if somebody cancels it there. Raises as `Showings.open`.
+        """
+        turn = self.turn
+        assert turn is not None
+        self._showing = await showings.open(self.claim.fence, turn, lambda: cancel(turn.run_id))
+        return self._showing
+
+    async def suspend(self) -> None:
+        """Show that the run waits for somebody, where people watch. Raises `LeaseLost`."""
+        if self._showing is not None:
+            await self._showing.suspend()
+
+    async def leave(self) -> None:
+        """Let go of the session; the run stays open there."""
+        if self._showing is not None:
+            await self._showing.close()
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -109,6 +152,8 @@ class Execution:
             # Its code may be on its way from one task to another, and no look can tell.
             self._idle = (turns, now)
             return False
+        if self._rest.awaits and self._showing is not None:
+            seconds = 0.0  # people who watch are to see at once that it is their turn
         until = self._rest.until
         long = until is None or until - clock.now() > (0.0 if at_once else seconds)
         return long and (at_once or now - self._idle[1] >= seconds)
@@ -145,7 +190,12 @@ class Execution:
         and gives the run back. Raises the `StorageError` of a store that refused an operation.
         """
         self._performer = performer
+        performer.in_turn = self._function.is_turn
         end = self._stopped() if self.reason is not None else await self._call_to_end(performer)
+        if performer.activity.cancelled:
+            # Code that is told to stop may be told once more on its way out.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
         await performer.activity.settle()
         if performer.tenure.lost or self.reason is StopReason.LOST:
             return None

@@ -15,6 +15,8 @@ CLASSES: Final = (
     "checkpoints",
     "messages",
     "approvals",
+    "session_messages",
+    "session_appends",
 )
 """What holds values that are encrypted."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.annotations import names_around, written
+from perdure.context import Context
 from perdure.engine.queues import DeclaredQueues
 from perdure.engine.timetable import Timetable
 from perdure.errors import InvalidFunction, InvalidInvocation, InvalidPayload, UnknownFunction
@@ -27,19 +28,27 @@ NOTHING: Final = Nothing.NOTHING
 
 
 class RunFunction(msgspec.Struct, frozen=True):
-    """A registered run function: what is called again from its start after a crash."""
+    """A registered run function: what is called again from its start after a crash.
+
+    One that `is_turn` answers what was said in a session, and takes the `Turn` for an input.
+    """
 
     name: str
     version: int
     function: Function
     takes_input: bool
     default: Any = NOTHING
+    is_turn: bool = False
 
     def input_of(self, value: Any) -> Any:
         """Return the input of a run of this function, by default its parameter's default.
 
         Raises `InvalidPayload`.
         """
+        if self.is_turn and not _is_asked(value):
+            raise InvalidPayload(
+                f"{self.name} answers what was said in a session: start it with `start_turn`"
+            )
         if self.takes_input and value is NOTHING:
             value = self.default
         if self.takes_input and value is NOTHING:
@@ -51,9 +60,19 @@ class RunFunction(msgspec.Struct, frozen=True):
             )
         return None if value is NOTHING else value
 
-    def call(self, context: object, value: Any) -> Coroutine[Any, Any, Any]:
+    def call(self, context: Context, value: Any) -> Coroutine[Any, Any, Any]:
         """Call the function with a run's context and, if it takes one, its input."""
+        if self.is_turn:
+            return self._answer(context, value["session"], value["event_id"])
         return self.function(context, value) if self.takes_input else self.function(context)
+
+    async def _answer(self, context: Context, session: str, event_id: str) -> Any:
+        from perdure.turn import Turn  # few runs are turns, and it loads the sessions
+
+        turn = Turn(context, session, event_id)
+        value = await self.function(context, turn)
+        await turn.answer(value)
+        return value
 
 
 class Registry:
@@ -65,8 +84,10 @@ class Registry:
         self._functions: dict[tuple[str, int], RunFunction] = {}
         self._effects: list[Callable[..., Any]] = []
 
-    def add(self, function: Function, name: str | None, version: int) -> RunFunction:
-        """Register a run function.
+    def add(
+        self, function: Function, name: str | None, version: int, *, is_turn: bool = False
+    ) -> RunFunction:
+        """Register a run function, or with `is_turn` one that answers what is said in sessions.
 
         Raises `InvalidFunction` when it is not `async def f(context)` or
         `async def f(context, input)`, when the version is not a positive whole number, or when
@@ -85,7 +106,10 @@ class Registry:
             raise InvalidFunction(
                 f"{name}@{version} is registered already; raise its version, or give it a name"
             )
-        registered = RunFunction(name, version, function, *_input_taken(function, name))
+        takes, default = _input_taken(function, name)
+        if is_turn and not takes:
+            raise InvalidFunction(f"{name!r} answers what was said: it takes (context, turn)")
+        registered = RunFunction(name, version, function, takes, default, is_turn)
         self._functions[name, version] = registered
         return registered
 
@@ -114,6 +138,27 @@ class Registry:
             raise UnknownFunction(f"{name} is not a run function; put @app.run(version=1) on it")
         return max(found, key=lambda entry: entry.version)
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether any function answers what is said in sessions."""
+        return any(entry.is_turn for entry in self._functions.values())
+
+    def turn(self, name: str | None = None) -> RunFunction:
+        """Return the newest function that answers what is said in sessions: of a name, or the one.
+
+        Raises `UnknownFunction` where there is none, or it has to be named.
+        """
+        names = sorted({entry.name for entry in self._functions.values() if entry.is_turn})
+        if name is None and len(names) == 1:
+            return self.find(names[0])
+        if name not in names:
+            known = ", ".join(names) or "none: put @app.turn(version=1) on one"
+            wanted = "a function has to be named" if name is None else f"there is no {name!r}"
+            raise UnknownFunction(
+                f"{wanted} that answers what is said in sessions; there is {known}"
+            )
+        return self.find(name)
+
     def know(self, effect: Callable[..., Any]) -> None:
         """Remember a function whose effects are not to be looked for where the runs are written."""
         self._effects.append(effect)
@@ -135,6 +180,14 @@ class Registry:
     def served(self) -> Sequence[tuple[str, int]]:
         """Return the names and versions that this process can run."""
         return sorted(self._functions)
+
+
+def _is_asked(value: object) -> bool:
+    match value:
+        case {"session": str(session), "event_id": str(event_id)}:
+            return bool(session and event_id)
+        case _:
+            return False
 
 
 def _handler_of(function: Callable[..., Any]) -> str | None:

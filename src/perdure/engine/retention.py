@@ -17,6 +17,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     came to. Its receipts stay for `receipts_days` after they were settled: for as long as an effect
     has one, it is not sent again. `tombstones_days` counts from an erasure; what has a tombstone is
     refused, and without one it is as if it had never been. `audit_days` is about the audit table.
+    `sessions_days` counts from the last message of a session, and takes all of them, unless a turn
+    of it goes on; what is said there later is a new beginning.
     Whatever is not over, or what nobody knows the end of, stays.
     """
 
@@ -25,6 +27,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     tombstones_days: float | None = None
     audit_days: float | None = 365.0
     workers_days: float | None = 7.0
+    sessions_days: float | None = 90.0
 
     def __post_init__(self) -> None:
         """Check the days; raises `InvalidOptions`."""
@@ -45,6 +48,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             before(self.tombstones_days),
             before(self.audit_days),
             before(self.workers_days),
+            before(self.sessions_days),
         )
 
 
@@ -56,13 +60,14 @@ class Expiry(msgspec.Struct, frozen=True):
     tombstones: float | None
     audit: float | None
     workers: float | None
+    sessions: float | None = None
 
 
 class Expiring(Protocol):
     """The port through which a store lets go of what has expired."""
 
     async def count_expired(self, expiry: Expiry) -> Mapping[str, int]:
-        """Return how much of each class has expired: runs, receipts, tombstones, audit, workers."""
+        """Return how much of each class has expired, by the names of `Expiry`."""
         ...
 
     async def holds_blobs(self) -> bool:

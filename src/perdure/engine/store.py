@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -8,56 +7,25 @@ import msgspec
 
 from perdure.activity import Rest
 from perdure.clock import Clock
+from perdure.engine.dispatch import WaitingRun
 from perdure.engine.health import StoreReport
 from perdure.engine.history import AttemptRow, OperationRow
 from perdure.engine.queues import QueueStore
 from perdure.engine.reencryption import Resealing
 from perdure.engine.retention import Expiring
+from perdure.engine.run_state import RunState
 from perdure.engine.schedules import ScheduleStore
+from perdure.engine.turns import TurnStore
 from perdure.engine.workers import WorkerNews, WorkerRow
 from perdure.errors import EffectAmbiguous, StorageError
 from perdure.fence import Fence
 from perdure.journal.store import CheckpointStore
 from perdure.ports import Store
 from perdure.queued import Queued
+from perdure.session.store import SessionStore
 
 if TYPE_CHECKING:
     from perdure.journal.checkpoint import Checkpoint
-
-
-class RunState(enum.StrEnum):
-    """Where a run stands.
-
-    A run that sleeps waits for a time, one that is suspended for what comes from outside; neither
-    takes anything but rows until then. One that is cancelling has been asked to end, and its
-    worker lets what it has under way come to an end. A person may resume a run that failed or
-    needs attention; the other two ends are final.
-    """
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SLEEPING = "sleeping"
-    SUSPENDED = "suspended"
-    CANCELLING = "cancelling"
-    NEEDS_ATTENTION = "needs_attention"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def settled(self) -> bool:
-        """Whether the run waits for nobody but, perhaps, a person."""
-        return self.ended or self is RunState.NEEDS_ATTENTION
-
-    @property
-    def executed(self) -> bool:
-        """Whether a worker executes the run."""
-        return self in {RunState.RUNNING, RunState.CANCELLING}
-
-    @property
-    def ended(self) -> bool:
-        """Whether the run came to an end, well or not."""
-        return self in {RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED}
 
 
 class RunProblem(msgspec.Struct, frozen=True):
@@ -184,7 +152,17 @@ class RunEnd(msgspec.Struct, frozen=True):
         return cause.operation_key if parked and isinstance(cause, EffectAmbiguous) else None
 
 
-class RunStore(Store, CheckpointStore, Expiring, Resealing, ScheduleStore, QueueStore, Protocol):
+class RunStore(
+    Store,
+    CheckpointStore,
+    Expiring,
+    Resealing,
+    ScheduleStore,
+    QueueStore,
+    TurnStore,
+    SessionStore,
+    Protocol,
+):
     """The port through which the engine keeps runs and their owners.
 
     A worker's ownership is timed by a clock that all workers of the store share and that no
@@ -211,13 +189,15 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, ScheduleStore, Queue
         served: Sequence[tuple[str, int]],
         limit: int,
         only: Sequence[str] | None = None,
+        *,
+        queue: str | None = None,
     ) -> Sequence[ClaimedRun]:
         """Take up to `limit` runs that wait for a worker, oldest first.
 
         Of those that wait in queues, it takes what these let through, by priority and then the
         oldest; neither they nor those of no queue keep the others waiting for ever.
         `served` are the function names and versions that the worker can run, `only` the run ids
-        that it wants, or None for any.
+        that it wants, or None for any, and `queue` the one whose runs it wants, None for all.
         Durable when it returns: the claims, fsynced.
         """
         ...
@@ -342,6 +322,17 @@ class RunStore(Store, CheckpointStore, Expiring, Resealing, ScheduleStore, Queue
 
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
+        ...
+
+    async def waiting_runs(self, *, limit: int, after: int = 0) -> Sequence[WaitingRun]:
+        """Return runs that wait for a worker, behind a number, in the order of their numbers.
+
+        The limits of queues do not matter here.
+        """
+        ...
+
+    async def live_runs(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """Return those of some runs that are there and have not ended."""
         ...
 
     async def register_worker(self, name: str, lease_seconds: float) -> str:

@@ -1,21 +1,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import suppress
 from contextvars import copy_context
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from perdure.engine.children import cancel_below, is_cancelled, with_children
+from perdure.engine.children import cancel_below, is_cancelled
+from perdure.engine.chores import Chore
+from perdure.engine.claims import Claims
 from perdure.engine.execution import Execution, StopReason, tell
 from perdure.engine.lease import Lease
 from perdure.engine.options import WorkerOptions
 from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
+from perdure.engine.returns import Returns
 from perdure.engine.stalled import given_back, read_journal
 from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunState, RunStore, StartedRun
 from perdure.engine.ticks import Ticks
@@ -26,12 +28,17 @@ from perdure.observe import log
 from perdure.perform import Performer
 from perdure.ports import Ports
 
-_RETRY_SECONDS: Final = 0.25
+if TYPE_CHECKING:
+    from perdure.engine.showings import Showings
+
 _PATIENCE_SECONDS: Final = 5.0
 
 
 class Worker:
-    """Claims runs and executes them, for as long as it owns them."""
+    """Claims runs and executes them, for as long as it owns them.
+
+    One that is `driven` claims those that it is asked to take, and looks for none by itself.
+    """
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Worker:
         settled: Callable[[str, RunEnd], None],
         *,
         only_started: bool = False,
+        driven: bool = False,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -50,27 +58,30 @@ class Worker:
         self._clock = ports.clock
         self._observer = ports.observer
         self._settled = settled
-        self._wanted: set[str] | None = set() if only_started else None
+        self._driven = driven
         self._lease: Lease | None = None
         self._executions: dict[str, Execution] = {}
-        self._setbacks: Counter[str] = Counter()
-        self._claiming = 0
-        self._landing: set[asyncio.Future[None]] = set()
+        self._returns = Returns(store, lambda: self._closing)
+        self._claims = Claims(
+            store,
+            registry,
+            options.concurrency,
+            lambda: len(self._executions),
+            only_started=only_started,
+        )
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._strays: AbstractSet[tuple[str, int]] = frozenset()
         self._chores: set[asyncio.Task[None]] = set()
-        self._backlog = True
         self._swept_at = float("-inf")
-        self._reconciler: BackgroundReconciler | None = None
-        self._reconciled_at = float("-inf")
-        self._reconciling: asyncio.Task[None] | None = None
+        self._beside: Sequence[Chore] = ()
+        self._showings: Showings | None = None
         self._closing = False
         self._ticks = Ticks(store, registry, ports)
 
     def executes(self, run_id: str) -> bool:
-        """Return whether this worker executes a run right now."""
-        return run_id in self._executions
+        """Return whether this worker executes a run right now, and will say how it ends."""
+        return (execution := self._executions.get(run_id)) is not None and not execution.over
 
     async def open(self) -> None:
         """Become known to the store and take a lease.
@@ -89,7 +100,19 @@ class Worker:
             heard=lambda news: self._call_loop(lambda: self._hear(news)),
             lost=lambda: self._call_loop(self._lose_all),
         )
-        self._reconciler = BackgroundReconciler(self._ports, self._lease)
+        self._beside = self._look_after(self._lease)
+
+    def _look_after(self, lease: Lease) -> Sequence[Chore]:
+        reconciler = BackgroundReconciler(self._ports, lease)
+        seconds = self._options.reconcile_seconds
+        chores = [Chore("effects are reconciled", reconciler.look, seconds, self._clock)]
+        if self._ports.channels is not None and self._registry.has_turns:
+            from perdure.engine.showings import Showings  # it loads the sessions
+
+            self._showings = Showings(self._store, self._ports)
+            sweep, seconds = self._showings.sweep, self._options.sweep_seconds
+            chores.append(Chore("sessions hear of ends", sweep, seconds, self._clock))
+        return chores
 
     async def tick(self, *, changed: bool) -> None:
         """Take over from the dead and claim what waits; called again and again.
@@ -107,26 +130,24 @@ class Worker:
             released = await self._store.sweep(self._lease.holder)
             self._observer.count("perdure_run_recovered_total", released)
             woken = await self._store.wake_runs()
-            if self._wanted is None:
+            if self._claims.everything:
                 woken += await self._ticks.sweep()
-            self._backlog = self._backlog or released + woken > 0
+            self._claims.backlog = self._claims.backlog or released + woken > 0
         if changed:
-            self._backlog = True
+            self._claims.backlog = True
             await self._look_for_cancels()
             for execution in list(self._executions.values()):
                 execution.tell()
-        await self._claim()
+        if not self._driven and self._claims.backlog and (holder := self._holder) is not None:
+            await self._claims.take(holder, self._begin)
         self._look_for_idle()
-        due = now - self._reconciled_at >= self._options.reconcile_seconds
-        if due and self._reconciling is None:
-            self._reconciled_at = now
-            # Beside the runs: a target may take its time to answer.
-            self._reconciling = self._loop.create_task(self._reconcile(), context=copy_context())
+        for chore in self._beside:
+            chore.tick()
 
     def _look_for_idle(self) -> None:
         """Stop runs whose time is over, and those that only wait: rows are enough for these."""
         # A place that another run waits for is needed at once.
-        at_once = self._backlog and self._free <= 0
+        at_once = self._claims.backlog and self._claims.free <= 0
         now = self._clock.now()
         for execution in list(self._executions.values()):
             if execution.reason is None and execution.late(now):
@@ -137,35 +158,38 @@ class Worker:
             elif execution.idles(self._clock, self._options.linger_seconds, at_once=at_once):
                 execution.drain(StopReason.WAITING)
 
-    async def _reconcile(self) -> None:
-        assert self._reconciler is not None
-        try:
-            await self._reconciler.look()
-        except LeaseLost:
-            pass
-        except StorageError as error:
-            log.warning("effects are reconciled later: %s", error)
-        except Exception:  # noqa: BLE001 - the next look may do better
-            log.exception("effects are reconciled later, after an unexpected error")
-        finally:
-            self._reconciling = None
-
     async def start(self, run: NewRun) -> StartedRun:
         """Write a run unless its id exists, and execute it here if there is a place for it.
 
         Durable when it returns: the run and its claim, fsynced.
         """
-        if self._wanted is not None:
-            self._wanted.add(run.run_id)
-            self._backlog = True
+        self._claims.want(run.run_id)
         holder = self._holder
-        if holder is None:
+        if holder is None or self._driven:
             return await self._store.start_run(run, None)
-        with self._places(1):
+        with self._claims.places(1):
             started = await self._store.start_run(run, holder)
             if started.claimed is not None:
                 self._begin(started.claimed)
         return started
+
+    def execution(self, run_id: str) -> asyncio.Task[None] | None:
+        """Return the execution of a run here, which the lease may outlive, or None."""
+        execution = self._executions.get(run_id)
+        return None if execution is None else execution.task
+
+    async def take(self, run_id: str, queue: str | None) -> asyncio.Task[None] | None:
+        """Claim one run that waits for a worker, and return its execution.
+
+        In a `queue`, that is the first one of it, which may be another. None where nothing can be
+        claimed now. Durable when it returns: the claim, fsynced.
+        """
+        holder = self._holder
+        self._claims.backlog = self._claims.free <= 0
+        if holder is None:
+            return None
+        begun = await self._claims.take_one(holder, run_id, queue, self._begin)
+        return None if begun is None else self.execution(begun)
 
     def _begin(self, claim: ClaimedRun) -> None:
         self._observer.count("perdure_run_claimed_total")
@@ -193,9 +217,8 @@ class Worker:
         Durable when it returns: the release, fsynced.
         """
         self._closing = True
-        if self._reconciling is not None:
-            self._reconciling.cancel()
-            await asyncio.wait([self._reconciling])
+        for chore in self._beside:
+            await chore.close()
         await self._drain()
         for execution in list(self._executions.values()):
             execution.stop(StopReason.CLOSING)
@@ -225,59 +248,35 @@ class Worker:
                 names = ", ".join(sorted(self._executions))
                 log.warning("waiting for operations that ignore their cancellation: %s", names)
 
-    async def _claim(self) -> None:
-        holder = self._holder
-        if holder is None or not self._backlog:
-            return
-        limit = self._free
-        with self._places(limit):
-            wanted = self._wanted
-            only = None if wanted is None else await with_children(self._store, wanted)
-            claims = await self._store.claim_runs(holder, self._registry.served(), limit, only)
-            self._backlog = len(claims) == limit
-            for claim in claims:
-                self._begin(claim)
-
-    @property
-    def _free(self) -> int:
-        return self._options.concurrency - len(self._executions) - self._claiming
-
     @property
     def _holder(self) -> str | None:
         """The holder under which a run may be claimed right now, or None."""
-        if self._free <= 0 or self._closing or self._lease is None:
+        if self._claims.free <= 0 or self._closing or self._lease is None:
             return None
         return self._lease.holder
-
-    @contextmanager
-    def _places(self, count: int) -> Generator[None]:
-        # Kept while a claim is on its way, or many at once would be more than may be executed.
-        self._claiming += count
-        landed = self._loop.create_future()
-        self._landing.add(landed)
-        try:
-            yield
-        finally:
-            self._claiming -= count
-            self._landing.discard(landed)
-            landed.set_result(None)
 
     async def _execute(self, execution: Execution) -> None:
         claim = execution.claim
         run_id = claim.fence.run_id
         try:
-            end = await self._outcome(execution)
+            try:
+                end = await self._outcome(execution)
+            except LeaseLost:
+                execution.reason, end = StopReason.LOST, None
         except Exception as error:  # noqa: BLE001 - a bug must not strand the run
             unexpected = not isinstance(error, StorageError)
             log.error("run %s stops here, to go on later: %s", run_id, error, exc_info=unexpected)
             await self._give_back(execution)
         else:
             if end is not None:
-                self._setbacks.pop(run_id, None)
+                self._returns.forget(run_id)
                 if end.state is RunState.CANCELLED:
                     await cancel_below(self._store, run_id)
                 tell(run_id, end)
+                execution.over = True
                 self._settled(run_id, end)
+                if self._showings is not None and execution.turn is not None and end.state.ended:
+                    await self._showings.tell(execution.turn, end, claim.fence.generation)
             elif execution.reason is StopReason.WAITING:
                 await self._park(execution)
             elif execution.reason is StopReason.CLOSING:
@@ -288,6 +287,7 @@ class Worker:
                 self._observer.count("perdure_lease_lost_total")
                 log.warning("run %s: this worker does not own it any more", run_id)
         finally:
+            await execution.leave()
             if self._executions.get(run_id) is execution:
                 del self._executions[run_id]
 
@@ -298,6 +298,8 @@ class Worker:
             return None
         journal, problem = await read_journal(self._store, claim)
         performer = Performer(claim.fence, journal, self._ports, lease)
+        if self._showings is not None and execution.turn is not None:
+            performer.showing = await execution.show(self._showings, self._cancelled_there)
         if problem is None:
             if execution.late(self._clock.now()):
                 execution.stop(StopReason.DEADLINE)
@@ -311,6 +313,8 @@ class Worker:
             end = RunEnd(RunState.NEEDS_ATTENTION, problem=problem)
         if end is None:
             return None
+        if end.state is RunState.NEEDS_ATTENTION:
+            await execution.suspend()
         end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
         try:
             state = await performer.tenure.insist(
@@ -325,6 +329,8 @@ class Worker:
         executed, replayed = execution.counts
         try:
             rest = execution.rest(self._clock.now())
+            if rest.awaits:
+                await execution.suspend()
             state = await self._store.park_run(fence, rest, executed=executed, replayed=replayed)
         except LeaseLost:
             self._observer.count("perdure_lease_lost_total")
@@ -334,31 +340,18 @@ class Worker:
             await self._give_back(execution)
             return
         log.info("run %s: %s", fence.run_id, state.value)
-        self._setbacks.pop(fence.run_id, None)
-        self._backlog = self._backlog or state is RunState.PENDING
+        self._returns.forget(fence.run_id)
+        self._claims.backlog = self._claims.backlog or state is RunState.PENDING
 
     async def _give_back(self, execution: Execution) -> None:
-        fence = execution.claim.fence
-        pauses = self._setbacks[fence.run_id] = min(2 * self._setbacks[fence.run_id] or 1, 128)
-        # First, because another worker, or this one, takes it at once; and for longer each time,
-        # because what is refused now may be refused for ever.
-        while pauses and not self._closing and execution.reason is not StopReason.CANCELLED:
-            await asyncio.sleep(_RETRY_SECONDS)
-            pauses -= 1
-        try:
-            await self._store.release_run(fence)
-        except StorageError as error:
-            log.error("run %s could not be given back: %s", fence.run_id, error)
+        cancelled = execution.reason is StopReason.CANCELLED
+        await self._returns.give_back(execution.claim.fence, at_once=cancelled)
 
     async def _give_back_all(self, holder: str, strays: AbstractSet[tuple[str, int]]) -> None:
         # After a blocked loop, the news may come before the reply to the claim that it is about.
-        if self._landing:
-            await asyncio.wait(self._landing)
-        for run_id, generation in strays - self._executed():
-            try:
-                await self._store.release_run(Fence(run_id, holder, generation))
-            except StorageError as error:
-                log.error("run %s could not be given back: %s", run_id, error)
+        await self._claims.land()
+        left = strays - self._executed()
+        await self._returns.give_back_all(Fence(run_id, holder, number) for run_id, number in left)
 
     async def _look_for_cancels(self) -> None:
         if self._lease is not None and self._executions:
@@ -377,14 +370,17 @@ class Worker:
         self._strays = strays
 
     def _executed(self) -> set[tuple[str, int]]:
-        fences = [entry.claim.fence for entry in self._executions.values()]
-        return {(fence.run_id, fence.generation) for fence in fences}
+        return {(name, one.claim.fence.generation) for name, one in self._executions.items()}
 
     def _cancel(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
-            execution = self._executions.get(run_id)
-            if execution is not None and execution.reason is None:
+            if (execution := self._executions.get(run_id)) and execution.reason is None:
                 execution.stop(StopReason.CANCELLED)
+
+    async def _cancelled_there(self, run_id: str) -> None:
+        with suppress(StorageError):  # it ends as cancelled all the same
+            await self._store.request_cancel(run_id)
+        self._cancel([run_id])
 
     def _lose_all(self) -> None:
         lease, self._lease = self._lease, None

@@ -5,7 +5,7 @@
     │   ├── InvalidInvocation, InvalidPayload            malformed before anything is called
     │   ├── InvalidRecord, UnsupportedRecordVersion, InputDigestMismatch
     │   ├── ReplayMismatch, UnaskedOperation             code and journal disagree
-    │   ├── RuntimeRecordMismatch, DuplicateOperation
+    │   ├── RuntimeRecordMismatch, RuntimeFailed, DuplicateOperation
     │   ├── MissingHandler, UnmetNeeds, UndeclaredOrigins    nobody is there to perform it
     │   ├── BudgetExceeded                               it would cost more than it may
     │   ├── OperationFailed, OperationSuspended          how an operation ends otherwise
@@ -31,9 +31,11 @@
     │   ├── RunEnded, MessageConflict, MessageTaken      a message cannot be sent so
     │   ├── UnknownSchedule                              nothing starts by the clock under that name
     │   ├── UnknownQueue                                 nobody has declared it
+    │   ├── UnknownSession                               nothing is stored of it
     │   ├── UnknownApproval, AlreadyResolved, ApprovalClosed, ApprovalChanged   an answer is void
     │   ├── UnknownOperation, ForkRepeats                a run cannot be forked so
     │   ├── RunErased, NotErasable                       what it held is gone, or cannot go yet
+    │   ├── RuntimeUnreachable                           what dispatches runs does not answer
     │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
     ├── StorageError          the place where runs live
     │   ├── InvalidUrl, MissingExtra, SchemaTooNew, KeyUnavailable
@@ -43,6 +45,7 @@
     │   ├── SessionBadRequest, InvalidSessionArgument    a call cannot be made so, or not now
     │   ├── SessionClosed, SessionForbidden, SessionCancelled
     │   ├── SubscriptionFailed, ChannelNotReady, ContinuityLost, HistoryFailed    the channel
+    │   ├── InputConflict                                something else has this event id
     │   ├── LifecycleNotPublished, SendFailed, MissingSerial, StreamNotRepaired   not published
     │   └── StreamFailed, RunNotObserved, CancelListenerFailed   a run cannot go on so
     └── CommandError          what was typed on the command line cannot be done
@@ -103,6 +106,7 @@ from perdure.errors.journal import (
     OperationFailed,
     OperationSuspended,
     ReplayMismatch,
+    RuntimeFailed,
     RuntimeRecordMismatch,
     UnaskedOperation,
     UndeclaredOrigins,
@@ -140,12 +144,14 @@ from perdure.errors.runs import (
     RunError,
     RunFailed,
     RunNeedsAttention,
+    RuntimeUnreachable,
     UnknownApproval,
     UnknownFunction,
     UnknownOperation,
     UnknownQueue,
     UnknownRun,
     UnknownSchedule,
+    UnknownSession,
     WaitTimedOut,
 )
 from perdure.errors.session import (
@@ -153,6 +159,7 @@ from perdure.errors.session import (
     ChannelNotReady,
     ContinuityLost,
     HistoryFailed,
+    InputConflict,
     InvalidSessionArgument,
     InvalidSessionMessage,
     LifecycleNotPublished,
@@ -213,6 +220,7 @@ __all__ = [
     "ForeignTask",
     "ForkRepeats",
     "HistoryFailed",
+    "InputConflict",
     "InputDigestMismatch",
     "InvalidApprovalRequest",
     "InvalidApprovalResponse",
@@ -263,7 +271,9 @@ __all__ = [
     "RunParked",
     "RunSignal",
     "RunStopped",
+    "RuntimeFailed",
     "RuntimeRecordMismatch",
+    "RuntimeUnreachable",
     "SchemaTooNew",
     "SendFailed",
     "SensitiveMcpHeader",
@@ -292,6 +302,7 @@ __all__ = [
     "UnknownQueue",
     "UnknownRun",
     "UnknownSchedule",
+    "UnknownSession",
     "UnmetNeeds",
     "UnsupportedApprovalWireVersion",
     "UnsupportedCheckpointVersion",

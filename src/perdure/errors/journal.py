@@ -31,6 +31,18 @@ class RuntimeRecordMismatch(JournalError):
     """A runtime returned a record of another invocation than the one it was given."""
 
 
+class RuntimeFailed(JournalError):
+    """A runtime came to no record of an operation, which may have been performed all the same.
+
+    `key` is the operation, and `why` what the runtime says of it.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        self.key = key
+        self.why = why
+        super().__init__(f"operation {key} came to no record, and may have been performed: {why}")
+
+
 class ReplayMismatch(JournalError):
     """The code asks for something else than the journal holds under the same key.
 

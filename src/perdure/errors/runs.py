@@ -17,6 +17,10 @@ class InvalidOptions(RunError):
     """An option has a value that nothing can be done with."""
 
 
+class RuntimeUnreachable(RunError):
+    """The server through which runs are executed does not answer."""
+
+
 class UnknownFunction(RunError):
     """No run function of that name and version is registered with the App."""
 
@@ -134,6 +138,10 @@ class UnknownSchedule(RunError):
             f"there is no schedule {name!r} in this store: a worker writes it when it first opens"
             " an App that declares it"
         )
+
+
+class UnknownSession(RunError):
+    """The store holds nothing of a session of that name, or no more."""
 
 
 class UnknownQueue(RunError):

@@ -28,6 +28,13 @@ class InvalidSessionArgument(SessionError):
     status = 400
 
 
+class InputConflict(SessionError):
+    """Something else was sent under this event id before; what is sent now is not."""
+
+    code = 40003
+    status = 409
+
+
 class SessionCancelled(SessionError):
     """The run was cancelled before what was asked for could happen."""
 

@@ -124,12 +124,12 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     async def _record_of(self, invocation: Invocation) -> Record:
         if self.meter is None:
             record = await self.runtime.execute(invocation)
-            _check_record(record, invocation)
+            check_record(record, invocation)
             return record
         key = invocation.stable_key
         with self.meter.admitted(key, invocation.kind):
             record = await self.runtime.execute(invocation)
-            _check_record(record, invocation)
+            check_record(record, invocation)
             self.meter.count(key, invocation.kind, record.outcome)
         return record
 
@@ -147,7 +147,11 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
         return Invocation(self.run_id, step_id, sequence, kind, handler_id, input_json)
 
 
-def _check_record(record: Record, invocation: Invocation) -> None:
+def check_record(record: Record, invocation: Invocation) -> None:
+    """Check that a runtime answered an invocation with a valid record of it.
+
+    Raises `RuntimeRecordMismatch`, or an error of the record.
+    """
     if record.invocation == invocation:
         check_outcome(invocation.stable_key, record.outcome)
         return

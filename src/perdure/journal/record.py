@@ -110,20 +110,25 @@ def success_of(key: str, outcome: Outcome) -> Success:
         case Success():
             return outcome
         case Failure():
-            raise OperationFailed(
-                key,
-                code=outcome.error_name,
-                message=outcome.message,
-                type_name=outcome.type_name,
-                retryable=outcome.retryable,
-                data=None if outcome.data_json is None else decode(outcome.data_json),
-            )
+            raise failed_of(key, outcome)
         case Suspended():
             raise OperationSuspended(
                 key, reason=outcome.reason.value, state_json=outcome.state_json
             )
         case _:
             assert_never(outcome)
+
+
+def failed_of(key: str, failure: Failure) -> OperationFailed:
+    """Return the error that a failure is raised as."""
+    return OperationFailed(
+        key,
+        code=failure.error_name,
+        message=failure.message,
+        type_name=failure.type_name,
+        retryable=failure.retryable,
+        data=None if failure.data_json is None else decode(failure.data_json),
+    )
 
 
 # --- the wire document -----------------------------------------------------------------------

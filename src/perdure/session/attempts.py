@@ -102,6 +102,20 @@ class StepAttempts:
         order = sorted(self._steps, key=lambda step_id: self._steps[step_id].counting)
         return [self._steps[step_id].step(step_id) for step_id in order]
 
+    @property
+    def complete(self) -> list[str]:
+        """The steps that are complete, by id, in the order of the attempts that count."""
+        return [step.step_id for step in self.steps() if step.status is StepStatus.COMPLETE]
+
+    def left_open(self) -> list[tuple[Step, str]]:
+        """Return the steps whose attempt that counts was begun and not ended, with its serial."""
+        left = [(self._steps[step.step_id], step) for step in self.steps()]
+        return [
+            (step, known.counting)
+            for known, step in left
+            if known.counting in known.starts and known.counting not in known.ends
+        ]
+
     def first_start(self) -> WireMessage | None:
         """Return the start with the lowest serial, of any step."""
         starts = [event for known in self._steps.values() for event in known.starts.values()]

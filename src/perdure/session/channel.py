@@ -6,14 +6,16 @@ from typing import Any, Protocol
 
 import msgspec
 
+from perdure.errors import InvalidSessionArgument
 from perdure.session.message import WireMessage
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is to be published; it has no serial yet.
 
-    `message_id` is the same whenever the same draft is published again, and of no other draft. What
-    is `ephemeral` is delivered to those who are attached and not stored.
+    `message_id` is the same whenever its client publishes the same draft again, and of no other one
+    of this client; what others call theirs makes no difference. What is `ephemeral` is delivered to
+    those who are attached, and not stored.
     """
 
     message_id: str
@@ -22,6 +24,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     codec: dict[str, str] = {}
     data: Any = None
     ephemeral: bool = False
+
+    def check(self) -> None:
+        """Raise `InvalidSessionArgument` unless a wire can carry it."""
+        _encoded(self)
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,11 +40,26 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     transport: dict[str, str]
     codec: dict[str, str]
 
+    def check(self) -> None:
+        """Raise `InvalidSessionArgument` unless a wire can carry it."""
+        _encoded(self)
+
 
 class HistoryPage(msgspec.Struct, frozen=True):
     """Messages as they stand, newest first; `more` is whether there are older ones."""
 
     messages: Sequence[WireMessage]
+    more: bool
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The newest messages as they stood at one point, newest first, and the cursor of that point.
+
+    `more` is whether there are older ones. Deliveries behind `cursor` continue it without a gap.
+    """
+
+    messages: Sequence[WireMessage]
+    cursor: str
     more: bool
 
 
@@ -54,8 +75,8 @@ class Channel(Protocol):
     async def publish(self, drafts: Sequence[Draft]) -> list[str]:
         """Write messages, all or none, and return their serials in ascending order.
 
-        A draft whose `message_id` was published before is not written again: its serial from then
-        is returned. Durable when it returns: all of them, but those that are ephemeral.
+        A draft whose `message_id` this client published before is not written again: its serial
+        from then is returned. Durable when it returns: all of them, but those that are ephemeral.
         """
         ...
 
@@ -86,7 +107,34 @@ class Channel(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[WireMessage]]:
         """Attach, and give every delivery behind the cursor `after`, or from now on.
 
-        Attached once it is entered: what is published from then on is delivered. The iterator
-        raises `ContinuityLost` where deliveries may have been missed.
+        Attached once it is entered: what is published from then on is delivered, once each and in
+        the order of versions. Raises `ContinuityLost` where deliveries may have been missed, on
+        entering or from the iterator.
         """
         ...
+
+
+class SnapshotChannel(Channel, Protocol):
+    """A channel that says of which point its newest messages are.
+
+    So whoever comes late reads them once, and subscribes to what is behind.
+    """
+
+    async def snapshot(self, limit: int = 100) -> Snapshot:
+        """Return the newest messages as they stand, and the cursor behind them.
+
+        Raises `HistoryFailed` where they cannot be read now.
+        """
+        ...
+
+
+def as_carried(data: Any) -> Any:
+    """Return data as they come off a wire. Raises `InvalidSessionArgument` if they are no JSON."""
+    return msgspec.json.decode(_encoded(data))
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSessionArgument(f"the data of a message are no JSON: {error}") from error

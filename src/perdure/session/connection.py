@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from perdure.clock import Clock
 from perdure.errors import (
+    ChannelNotReady,
     ContinuityLost,
     HistoryFailed,
     InvalidSessionArgument,
@@ -51,6 +52,8 @@ class Connection:
         self._listening: asyncio.Task[None] | None = None
         self._page: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._revision = 0
+        self._attached = False
         self._closed = False
 
     async def open(self) -> None:
@@ -113,6 +116,58 @@ class Connection:
             self._take(WireMessage(serial=serial, version=serial, name=name, transport=transport))
         return serial
 
+    def check_attached(self) -> None:
+        """Raise unless the session is connected, and its channel attached at the moment."""
+        self.require()
+        if not self._attached:
+            raise ChannelNotReady(
+                "the session is not attached to its channel at the moment; it is being attached"
+                " again, so try again later"
+            )
+
+    async def say(self, drafts: Sequence[Draft], client_id: str) -> list[str]:
+        """Write what a client says, and read it at once. Durable when it returns: all of it."""
+        serials = await self.publisher.publish_all(drafts)
+        for serial, draft in zip(serials, drafts, strict=True):
+            self._take(
+                WireMessage(
+                    serial=serial,
+                    version=serial,
+                    name=draft.name,
+                    data=draft.data,
+                    client_id=client_id,
+                    transport=draft.transport,
+                    codec=draft.codec,
+                )
+            )
+        return serials
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield now, and then whenever there is something new, until the session is closed.
+
+        What comes while nobody waits is told of once.
+        """
+        seen = -1
+        while not self._closed:
+            if seen == self._revision:
+                await self._changed.wait()
+            else:
+                seen = self._revision
+                yield
+
+    async def until(self, ready: Callable[[], bool], what: str, seconds: float | None) -> None:
+        """Return once something is seen live. Raises `RunNotObserved` after `seconds`, if any."""
+        timer = None if seconds is None else asyncio.create_task(self._clock.sleep(seconds))
+        try:
+            while not ready():
+                self.require()
+                if timer is not None and timer.done():
+                    raise RunNotObserved(f"{what} was not seen within {seconds} s; try again later")
+                await self._change(*([] if timer is None else [timer]))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
     async def observe(
         self, ready: Callable[[], bool], what: str, seconds: float, stop: asyncio.Event
     ) -> None:
@@ -142,10 +197,15 @@ class Connection:
         """Read history to its beginning. Raises `HistoryFailed`."""
         self.require()
         while not self.reader.complete:
-            page = self._paging()
-            await asyncio.wait({page})
-            self.require()
-            page.result()
+            await self.load_page()
+
+    async def load_page(self) -> None:
+        """Read one page of history more. Raises `HistoryFailed`."""
+        self.require()
+        page = self._paging()
+        await asyncio.wait({page})
+        self.require()
+        page.result()
 
     async def _change(self, *others: asyncio.Task[Any]) -> None:
         """Return once there is something new, or one of the others is done."""
@@ -190,6 +250,7 @@ class Connection:
                 async with self._channel.subscribe(self.reader.cursor) as deliveries:
                     if not attached.done():
                         attached.set_result(None)
+                    self._attached = True
                     if missed_since is not None:
                         await self._catch_up(missed_since)
                         missed_since = None
@@ -204,16 +265,23 @@ class Connection:
                     attached.set_exception(_not_attached(error))
                     return
                 self.report(error if isinstance(error, ContinuityLost) else _not_attached(error))
+            self._attached = False
             # Attached first and read afterwards, so that nothing falls in between.
             missed_since, self.reader.cursor = missed_since or self.reader.cursor or "", None
             await self._clock.sleep(_AGAIN_SECONDS)
 
     async def _catch_up(self, since: str) -> None:
-        """Read history from its end down to what had been seen: it has what was missed."""
+        """Read history from its end down to what had been seen: it has what was missed.
+
+        That is shown as if it had arrived; what is older is withheld like all history.
+        """
         before: str | None = None
         while True:
             page = await self._read(before)
-            self.reader.view.load(page.messages)
+            self.reader.view.load([old for old in page.messages if old.version <= since])
+            for missed in reversed(page.messages):
+                if missed.version > since:
+                    self.reader.view.receive(missed)
             self._tell()
             before = min((message.serial for message in page.messages), default=None)
             if not page.more or before is None or before <= since:
@@ -229,6 +297,7 @@ class Connection:
         self._tell()
 
     def _tell(self) -> None:
+        self._revision += 1
         for watcher in list(self.watchers):
             watcher()
         self._changed.set()

@@ -10,11 +10,27 @@ from perdure.session.message import WireMessage
 
 
 class InputNode:
-    """What a person said: the parts of one message, under its codec message id."""
+    """What a person said: the parts of one message, under its codec message id.
+
+    They are of whoever said the first of them: nobody else adds to it, whichever arrives first.
+    """
 
     def __init__(self, key: str, codec: Codec) -> None:
         self.key = key
-        self.log = EventLog(codec, lambda _: Standing.COUNTS)
+        self._codec = codec
+        self._by_client: dict[str, EventLog] = {}
+
+    def put(self, part: WireMessage) -> None:
+        """Add a part, or replace what was there of it by how it stands now."""
+        if part.client_id not in self._by_client:
+            log = EventLog(self._codec, lambda _: Standing.COUNTS)
+            self._by_client[part.client_id] = log
+        self._by_client[part.client_id].put(part)
+
+    @property
+    def log(self) -> EventLog:
+        """The parts of the one who said the first of them."""
+        return min(self._by_client.values(), key=_first_serial)
 
     @property
     def serial(self) -> str:
@@ -40,3 +56,9 @@ class InputNode:
         first = self.log.first()
         assert first is not None  # a node is made for a message
         return first
+
+
+def _first_serial(log: EventLog) -> str:
+    first = log.first()
+    assert first is not None  # a log is made for a part
+    return first.serial

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,9 @@ class RunStatus(StrEnum):
     COMPLETE = "complete"
     CANCELLED = "cancelled"
     ERROR = "error"
+
+
+ENDS: Final = frozenset({RunStatus.COMPLETE, RunStatus.CANCELLED, RunStatus.ERROR})
 
 
 class RunFault(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from perdure.clock import Clock
@@ -28,13 +28,21 @@ class Publisher:
         Durable when it returns: the message. Raises `SendFailed` once the tries are used up, and
         `MissingSerial` where the channel does not say what it wrote.
         """
-        serials = await self._again(lambda: self._channel.publish([draft]))
-        if len(serials) != 1 or not serials[0]:
+        (serial,) = await self.publish_all([draft])
+        return serial
+
+    async def publish_all(self, drafts: Sequence[Draft]) -> list[str]:
+        """Write messages, all or none, and return their serials; a repetition writes nothing new.
+
+        Durable when it returns: all of them. Raises like `publish`.
+        """
+        serials = await self._again(lambda: self._channel.publish(drafts))
+        if len(serials) != len(drafts) or not all(serials):
             raise MissingSerial(
-                f"the channel returned no serial for the {draft.name} it accepted; allow messages"
-                " to be changed in its settings"
+                f"the channel returned no serial for the {drafts[0].name} it accepted; allow"
+                " messages to be changed in its settings"
             )
-        return serials[0]
+        return serials
 
     async def append(self, serial: str, change: Revision) -> None:
         """Add to a message, once. Durable when it returns: the addition."""

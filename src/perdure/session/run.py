@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -16,14 +16,17 @@ from perdure.errors import (
 )
 from perdure.session import headers
 from perdure.session.attempts import StepStatus
-from perdure.session.attribution import Attribution, attribute
+from perdure.session.attribution import Attribution
+from perdure.session.cancelling import OnCancel
 from perdure.session.codec import FoldedMessage
 from perdure.session.connection import Connection
-from perdure.session.lifecycle import RunStatus
-from perdure.session.message import WireMessage
+from perdure.session.incoming import Incoming, OnSteer
+from perdure.session.lifecycle import ENDS, RunStatus
+from perdure.session.opening import Entrance
 from perdure.session.piping import PipeResult, Write, stream_failed
-from perdure.session.prompt import prompt
-from perdure.session.run_writer import ENDS, RunWriter
+from perdure.session.prompt import prompt, question
+from perdure.session.received import Received
+from perdure.session.run_writer import RunWriter
 from perdure.session.step import RunStep
 
 _STEP_AT: dict[RunStatus, StepStatus] = {
@@ -56,27 +59,74 @@ class AgentRun:
         run_id: str,
         invocation_id: str,
         adopted: bool,
+        on_cancel: OnCancel | None,
+        on_steer: OnSteer | None,
         new_id: Callable[[], str],
     ) -> None:
-        self.run_id = run_id
         self.invocation_id = invocation_id
-        self._asked = asked
         self._adopted = adopted
         self._connection = connection
-        self._writer = RunWriter(connection, new_id)
+        self._incoming = Incoming(
+            connection, asked.input_event_id, run_id, on_cancel=on_cancel, on_steer=on_steer
+        )
+        self._entrance = Entrance(connection, self._incoming, invocation_id)
+        self._writer = RunWriter(connection, self._incoming, new_id)
         self._steps = 0
         self._opening = False
         self._closing = asyncio.Lock()
         self._last_event: tuple[str, dict[str, str], str] | None = None
-        connection.watchers.add(self._look_for_cancels)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run: where the trigger goes on with one, that one's once it is seen."""
+        return self._incoming.run_id
 
     @property
     def cancelled(self) -> asyncio.Event:
         """Set once somebody has cancelled the run, at any time and whoever was attached then.
 
-        A cancel is a wish: the run goes on until `end` is called.
+        A cancel is a wish: the run goes on until `end` is called. One that was sent before what
+        resumes the run does not count.
         """
         return self._writer.cancelled
+
+    @property
+    def trigger(self) -> Received | None:
+        """The input that the run is to answer, or None while it is not seen."""
+        return self._incoming.asked
+
+    @property
+    def steers(self) -> list[Received]:
+        """What was said to the run while it went on, oldest first, as far as it is seen.
+
+        Whether an output has taken it up or not; looking at it changes nothing.
+        """
+        return self._incoming.steers
+
+    @property
+    def answers(self) -> list[Received]:
+        """The approvals and results of tools that were sent to the run, oldest first.
+
+        The trigger too, if it is one. Those that fork a conversation are of the run they begin.
+        """
+        return self._incoming.answers
+
+    def take_up(self, codec_message_ids: Collection[str]) -> None:
+        """Let the next output say that it takes up these of the steers."""
+        self._incoming.steering.take(codec_message_ids)
+
+    def has_input(self) -> bool:
+        """Return whether there is something to answer, and take it for the next output.
+
+        True before the first output of this process, and then whenever something was said that no
+        output has taken up; the next one says that it does. False once the run is cancelled. So
+        `while run.has_input(): await run.pipe(…)` answers all that comes meanwhile.
+        """
+        self._writer.check_open()
+        if self.cancelled.is_set():
+            return False
+        is_steered = self._incoming.steering.draw()
+        return is_steered or not self._incoming.steering.has_output
 
     @property
     def status(self) -> RunStatus:
@@ -99,6 +149,13 @@ class AgentRun:
         who = self._writer.check_open()
         tree = self._connection.reader.tree
         return prompt(tree, who.anchor, run_id=who.run_id, regenerates=who.regenerates)
+
+    @property
+    def question(self) -> list[FoldedMessage]:
+        """The messages that the run is to answer, as far as loaded: nothing it has written."""
+        who = self._writer.check_open()
+        tree = self._connection.reader.tree
+        return question(tree, who.anchor, run_id=who.run_id, regenerates=who.regenerates)
 
     async def start(self, timeout_seconds: float = 30.0) -> None:
         """Open the run for what triggered it, as a new run or as the one that this resumes.
@@ -203,6 +260,23 @@ class AgentRun:
                 self._connection.report(failure)
         await self._finish(headers.AI_RUN_END, said)
 
+    async def end_steps(self, reason: RunStatus | str) -> None:
+        """End the steps that another process has left open, in front of the end of the run.
+
+        For whoever knows that this process is gone. Durable when it returns: their ends.
+        """
+        who = self._writer.check_open()
+        node = self._connection.reader.tree.run(who.run_id)
+        status = _STEP_AT[RunStatus(reason)]
+        for step, attempt in node.attempts.left_open() if node else ():
+            await self._writer.step_event(
+                headers.AI_STEP_END,
+                step.step_id,
+                step.step_client_id,
+                step_start_serial=attempt,
+                step_reason=status,
+            )
+
     def detach(self) -> None:
         """Leave the run as it is, for another process. Publishes nothing."""
         self._close()
@@ -225,75 +299,23 @@ class AgentRun:
         if self._opening:
             return False
         self._opening = True
-        self._connection.watchers.add(self._look_for_cancels)
+        self._incoming.attend()
         return True
 
     async def _start(self, seconds: float) -> None:
-        await self._observe(self._is_located, "the input that asks for the run", seconds)
-        trigger = self._trigger()
-        continues = trigger.header(headers.RUN_ID) if trigger else ""
-        if continues:
-            self.run_id = continues
-            await self._observe(self._has_started, f"the start of the run {continues}", seconds)
-        who = self._attribute(trigger)
-        run = self._connection.reader.tree.run(self.run_id)
-        known = run.info if run is not None and run.started else None
-        if known and known.lifecycle.status in ENDS:
-            self._refuse(known.lifecycle.status, "start another run")
-        self._look_for_cancels()
-        is_active = known is not None and known.lifecycle.status is RunStatus.ACTIVE
-        if not (is_active and known and known.invocation_id == self.invocation_id):
-            if continues:
-                await self._publish(headers.AI_RUN_RESUME, who.run_event())
-            else:
-                await self._publish(headers.AI_RUN_START, who.run_start())
-        self._writer.who = who
+        opening = await self._entrance.start(seconds)
+        who = opening.who
+        if opening.event is not None:
+            is_new = opening.event == headers.AI_RUN_START
+            await self._publish(opening.event, who.run_start() if is_new else who.run_event())
+        self._open(who)
 
     async def _load(self, seconds: float) -> None:
-        def is_seen() -> bool:
-            return self._has_started() and self._is_located()
+        self._open(await self._entrance.load(seconds))
 
-        await self._observe(is_seen, f"the start of the run {self.run_id}, and its input,", seconds)
-        run = self._connection.reader.tree.run(self.run_id)
-        assert run is not None  # it has started
-        status = run.info.lifecycle.status
-        if status is RunStatus.SUSPENDED:
-            self._refuse(status, "resume it: create a run for the input that answers it")
-        if status in ENDS:
-            self._refuse(status, "it can only be read")
-        self._writer.who = self._attribute(self._trigger())
-        self._look_for_cancels()
-
-    async def _observe(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
-        await self._connection.observe(ready, what, seconds, self.cancelled)
-
-    def _refuse(self, status: RunStatus, advice: str) -> None:
-        word = "is suspended" if status is RunStatus.SUSPENDED else f"has ended ({status})"
-        raise InvalidSessionArgument(f"the run {self.run_id} {word}; {advice}")
-
-    def _attribute(self, trigger: WireMessage | None) -> Attribution:
-        tree = self._connection.reader.tree
-        return attribute(tree, trigger, run_id=self.run_id, invocation_id=self.invocation_id)
-
-    def _trigger(self) -> WireMessage | None:
-        requests = self._connection.reader.tree.requests
-        return requests.trigger(self._asked.input_event_id)
-
-    def _is_located(self) -> bool:
-        return not self._asked.input_event_id or self._trigger() is not None
-
-    def _has_started(self) -> bool:
-        run = self._connection.reader.tree.run(self.run_id)
-        return run is not None and run.started
-
-    def _look_for_cancels(self) -> None:
-        if self.cancelled.is_set():
-            return
-        trigger = self._trigger() if self._asked.input_event_id else None
-        input_id = trigger.header(headers.CODEC_MESSAGE_ID) if trigger else ""
-        requests = self._connection.reader.tree.requests
-        if requests.cancels(run_id=self.run_id, input_id=input_id):
-            self.cancelled.set()
+    def _open(self, who: Attribution) -> None:
+        self._writer.who = who
+        self._incoming.open()
 
     def _new_step_id(self) -> str:
         self._steps += 1
@@ -308,7 +330,11 @@ class AgentRun:
                 self._close()
                 return
             if self._last_event is None or self._last_event[0] != name:
-                self._last_event = (name, {**writer.check_open().run_event(), **said}, uuid4().hex)
+                # Whoever ends it, and however often: a run has one end.
+                ending = name == headers.AI_RUN_END
+                message_id = f"{self.run_id}/{name}" if ending else uuid4().hex
+                event = {**writer.check_open().run_event(), **said}
+                self._last_event = (name, event, message_id)
             name, event, message_id = self._last_event
             await self._publish(name, event, message_id)
             writer.ended = True
@@ -325,4 +351,4 @@ class AgentRun:
             ) from error
 
     def _close(self) -> None:
-        self._connection.watchers.discard(self._look_for_cancels)
+        self._incoming.close()

@@ -1,24 +1,25 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from perdure.errors import InvalidSessionArgument
 from perdure.session.attribution import Attribution
 from perdure.session.connection import Connection
-from perdure.session.lifecycle import RunStatus
+from perdure.session.incoming import Incoming
+from perdure.session.lifecycle import ENDS, RunStatus
 from perdure.session.output_writer import OutputWriter
-
-ENDS = frozenset({RunStatus.COMPLETE, RunStatus.CANCELLED, RunStatus.ERROR})
 
 
 class RunWriter:
     """What a run and its steps write with: whose it is, and which step has its turn."""
 
-    def __init__(self, connection: Connection, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, connection: Connection, incoming: Incoming, new_id: Callable[[], str]
+    ) -> None:
         self.connection = connection
         self.new_id = new_id
-        self.cancelled = asyncio.Event()
+        self.cancelled = incoming.cancelling.cancelled
+        self.steering = incoming.steering
         self.who: Attribution | None = None
         """None until the run is open."""
         self.ended = False
@@ -83,11 +84,13 @@ class RunWriter:
         known = next((step.step_client_id for step in steps if step.step_client_id), None)
         return known or who.input_client_id or ""
 
-    def output(self, step: Callable[[], dict[str, str]]) -> OutputWriter:
-        """Return what writes one message, with the headers of its step."""
-        who, message_id = self.check_publishable(), self.new_id()
+    def output(
+        self, step: Callable[[], dict[str, str]], message_id: str | None = None
+    ) -> OutputWriter:
+        """Return what writes one message, with the headers of its step; None for a new one."""
+        who, message_id = self.check_publishable(), message_id or self.new_id()
         encoder = self.connection.codec.encoder(message_id)
-        about = who.output(message_id)
+        about = {**who.output(message_id), **self.steering.begin_output()}
         return OutputWriter(self.connection, encoder, lambda: {**about, **step()})
 
     async def step_event(self, name: str, step_id: str, client_id: str, **more: str) -> str:

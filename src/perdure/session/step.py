@@ -81,14 +81,16 @@ class RunStep:
         source: AsyncIterable[Any],
         *,
         on_cancelled: Callable[[Write], Awaitable[None]] | None = None,
+        message_id: str | None = None,
     ) -> PipeResult:
         """Put out what a source yields, as one message; return how that went.
 
+        `message_id` is that of a message which it is added to, None for one of its own.
         Stops when the run is cancelled; `on_cancelled` may write last outputs then. What fails is
         in the result, and not raised. Durable when it returns: what the source had yielded.
         """
         self._check_active()
-        return await self._pipe(source, on_cancelled)
+        return await self._pipe(source, on_cancelled, message_id)
 
     async def pipe_implicitly(
         self,
@@ -100,6 +102,8 @@ class RunStep:
         self._writer.take_turn(self)
         try:
             result = await self._pipe(source, on_cancelled)
+            if result.reason is PipeReason.ERROR:
+                self._writer.steering.end_step(failed=True)
             try:
                 await self.end()
             except SessionError as error:
@@ -123,6 +127,7 @@ class RunStep:
             self._outcome = StepStatus.CANCELLED
         said = reason or self._outcome
         writer.failed_step = self.step_id if said is StepStatus.FAILED else None
+        writer.steering.end_step(failed=said is StepStatus.FAILED)
         try:
             await writer.step_event(
                 headers.AI_STEP_END,
@@ -158,8 +163,9 @@ class RunStep:
         self,
         source: AsyncIterable[Any],
         on_cancelled: Callable[[Write], Awaitable[None]] | None,
+        message_id: str | None = None,
     ) -> PipeResult:
-        output = self._writer.output(self._headers)
+        output = self._writer.output(self._headers, message_id)
         result = await pipe_into(
             output, source, self._writer.cancelled, opened=self.start, on_cancelled=on_cancelled
         )

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from perdure.errors import SendFailed, SessionError, StreamNotRepaired
 from perdure.session import headers
 from perdure.session.channel import Revision
 from perdure.session.publisher import Publisher
+
+_PIECE: Final = 32_768
+"""How many characters one append takes at most, since channels bound what a message is."""
 
 
 class StreamWriter:
@@ -64,6 +68,10 @@ class StreamWriter:
         elif whole is not None:
             self._text = whole
             await self._rewrite(headers.STREAMING)
+        if len(rest) > _PIECE:
+            self.add(rest)
+            await self.flush()
+            rest = ""
         self._text += rest
         try:
             await self._publisher.append(self._serial, self._change(rest, status))
@@ -81,7 +89,7 @@ class StreamWriter:
             if self._torn:
                 await self._rewrite(headers.STREAMING)
                 continue
-            fragment, self._unsent = self._unsent, ""
+            fragment, self._unsent = self._unsent[:_PIECE], self._unsent[_PIECE:]
             try:
                 change = self._change(fragment, headers.STREAMING)
                 await self._publisher.append(self._serial, change)

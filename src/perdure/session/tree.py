@@ -76,6 +76,10 @@ class Tree:
             node = self.run(self._led_to[key][1])
         return node
 
+    def led_to(self, codec_message_id: str) -> str:
+        """Return the id of the run that an input has led to; '' while none is seen."""
+        return self._led_to.get(codec_message_id, ("", ""))[1]
+
     def is_superseded(self, run_id: str) -> bool:
         """Whether a run was left for another, which goes on with the result of its tool."""
         return run_id in self._superseded
@@ -112,7 +116,7 @@ class Tree:
             self._own(key, message.serial, key)
             if key not in self._inputs:
                 self._inputs[key] = InputNode(key, self._codec)
-            self._inputs[key].log.put(message)
+            self._inputs[key].put(message)
         elif sent:
             self._fork(key, message)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from perdure.errors import InvalidSessionArgument
 from perdure.session import headers
@@ -10,6 +11,13 @@ from perdure.session.input_node import InputNode
 from perdure.session.message import WireMessage
 from perdure.session.run_node import RunInfo, RunNode
 from perdure.session.tree import Node, Tree
+
+_OF_NODES: Final = (
+    headers.RUN_ID,
+    headers.CODEC_MESSAGE_ID,
+    headers.INPUT_CODEC_MESSAGE_ID,
+)
+"""What names the nodes that a message may change."""
 
 
 class View:
@@ -43,6 +51,14 @@ class View:
             (hidden if message.codec_message_id in self._withheld else shown).add(key)
         runs = [node for node in branch.nodes if isinstance(node, RunNode)]
         return [run.info for run in runs if run.key in shown or run.key not in hidden]
+
+    @property
+    def tail(self) -> str | None:
+        """The codec message id of the last message of the branch, shown or not."""
+        last = None
+        for _, message in self._branch().messages():
+            last = message.codec_message_id
+        return last
 
     @property
     def withheld(self) -> int:
@@ -90,15 +106,18 @@ class View:
 
     def load(self, messages: Iterable[WireMessage]) -> None:
         """Take in messages of history, in any order, and withhold those that are new."""
-        known = self._ids()
-        for message in messages:
+        page = list(messages)
+        keys = {message.header(name) for message in page for name in _OF_NODES}
+        known = self._ids(keys)
+        for message in page:
             self._tree.apply(message)
-        self._withheld |= self._ids() - known
+        self._withheld |= self._ids(keys) - known
 
-    def _ids(self) -> set[str]:
-        return {
-            message.codec_message_id for node in self._tree.nodes for message in node.messages()
-        }
+    def _ids(self, keys: Iterable[str]) -> set[str]:
+        """Return the ids of the messages of nodes, by keys or by a message of each."""
+        tree = self._tree
+        found = {it.key: it for key in keys if key for it in (tree.run(key), tree.owner(key)) if it}
+        return {message.codec_message_id for node in found.values() for message in node.messages()}
 
     def _shown_instead_of(self, delivery: WireMessage) -> str | None:
         """Return the input that is shown where an edit is about to arrive, unless it is known."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.errors import KeyUnavailable, StorageCorrupt
-from perdure.storage import approval_rows, message_rows
+from perdure.storage import approval_rows, message_rows, session_rows
 from perdure.storage.checkpoint_rows import state_of
 from perdure.storage.documents import BLOB_NAME_BYTES
 from perdure.storage.pieces import IN_BLOB
@@ -64,6 +64,8 @@ class Resealer:
             "checkpoints": self._checkpoint,
             "messages": self._message,
             "approvals": self._approval,
+            "session_messages": self._session_message,
+            "session_appends": self._session_append,
         }
 
     @property
@@ -182,6 +184,14 @@ class Resealer:
             answer = self._value(answer, approval_rows.reply_of(run_id, item_id, by))
         place = approval_rows.arguments_of(run_id, item_id, kind, name)
         return {"arguments": self._value(arguments, place), "answer": answer}
+
+    def _session_message(self, row: Sequence[Any]) -> dict[str, Any]:
+        *named, document = row
+        return {"document": self._value(document, session_rows.message_place(*named))}
+
+    def _session_append(self, row: Sequence[Any]) -> dict[str, Any]:
+        *named, document = row
+        return {"document": self._value(document, session_rows.append_place(*named))}
 
     def _reference(self, packing: int, kept: bytes, place: str) -> bytes:
         """Return what is kept of a value, with the key of its blob where that had none."""

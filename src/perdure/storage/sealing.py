@@ -150,8 +150,8 @@ def _decrypt(cipher: _Cipher, body: bytes, place: str) -> bytes:
 
 def _changed(place: str) -> StorageCorrupt:
     return StorageCorrupt(
-        f"{shown(place)} is not what was encrypted there: it was changed, cut short or moved in the"
-        " database; restore it from a backup"
+        f"{shown(place)} is not what was encrypted there: it was changed, cut short or moved, or"
+        " the key of that id is another one here; compare the keys, then restore it from a backup"
     )
 
 

@@ -154,9 +154,9 @@ def test_a_timeout_is_no_answer(kind: str) -> None:
 
     threads = {"thread": in_thread, "policy": in_thread, "itself": itself}
     function: Any = threads.get(kind, asynchronous)
-    tool = Tool(function, name="act", timeout=0.02)
+    tool = Tool(function, name="act", timeout=0.2)
     if kind == "policy":
-        config = ToolConfig(effect=EffectPolicy(timeout_seconds=0.02))
+        config = ToolConfig(effect=EffectPolicy(timeout_seconds=0.2))
         tool = Tool(function, name="act", metadata={"perdure": config})
     toolset = DynamicToolset(lambda ctx: FunctionToolset([tool]), id="made")
     tools: dict[str, Any] = {"toolsets": [toolset]} if kind == "dynamic" else {"tools": [tool]}

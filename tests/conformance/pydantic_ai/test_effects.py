@@ -377,7 +377,7 @@ def test_a_declared_time_limit_ends_a_tool_that_only_reads_and_one_that_acts() -
     async def look() -> str:
         return await asyncio.Event().wait() and "never"
 
-    @effect(timeout_seconds=0.01)
+    @effect(timeout_seconds=0.2)
     async def act() -> str:
         return await asyncio.Event().wait() and "never"
 

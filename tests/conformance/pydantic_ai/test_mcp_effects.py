@@ -120,10 +120,10 @@ def test_an_error_of_the_tool_is_told_and_leaves_open_what_was_done(behavior: An
 def test_a_server_that_does_not_answer_in_time_leaves_doubt() -> None:
     shop = Shop()
     journal = MemoryJournal()
-    doubt = parked(journal, caller("hang", toolsets=[shop.toolset(read_timeout=0.05)]))
+    doubt = parked(journal, caller("hang", toolsets=[shop.toolset(read_timeout=0.5)]))
     assert doubt.target == "shop.hang"
     assert "timed out" in doubt.why.lower()
-    parked(journal, caller("hang", toolsets=[shop.toolset(read_timeout=0.05)]))
+    parked(journal, caller("hang", toolsets=[shop.toolset(read_timeout=0.5)]))
     assert shop.calls["hang"] == 1
 
 
@@ -167,7 +167,7 @@ def test_metadata_around_a_toolset_declares_single_tools() -> None:
     agent = Agent(
         caller(PAY, "hang").model,
         name="caller",
-        toolsets=[Shop().toolset(read_timeout=0.05)],
+        toolsets=[Shop().toolset(read_timeout=0.5)],
         capabilities=[
             SetToolMetadata(tools=["pay"], perdure=ToolConfig(read_only=True)),
             SetToolMetadata(tools=["hang"], perdure=ToolConfig(effect=policy, lookup=find)),

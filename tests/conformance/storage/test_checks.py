@@ -15,6 +15,7 @@ from perdure.engine.store import RunStore
 from perdure.errors import InvalidOptions, PerdureError
 from perdure.observe import Observer
 from perdure.ports import no_probe
+from perdure.session.channel import Snapshot
 from perdure.storage.archived import taken
 from perdure.storage.blobs import Blobs
 from perdure.storage.queries import load_queries
@@ -32,6 +33,11 @@ FENCE = "AND generation = :generation"
 NO_MORE = "queues.no_more_are_claimed_than_a_queue_lets_through"
 RATE = "queues.a_rate_bounds_what_begins"
 BROKEN = [
+    ("note_turn", "DO UPDATE SET open = 1", "DO NOTHING", "turns.an_end_is_there_until_it_is_told"),
+    ("close_turn", FENCE, "", "turns.a_run_that_goes_on_has_not_been_told_of"),
+    ("ended_turns", "'failed', ", "", "turns.an_end_is_there_until_it_is_told"),
+    ("ended_turns", "open AND", "", "turns.an_end_is_there_until_it_is_told"),
+    ("list_turns", "WHERE session = :session", "", "turns.what_a_run_answers_is_noted"),
     ("append_record", FENCE, "", "leases.what_stands_under_another_fence_is_not_written"),
     ("begin_timer", "AND holder = :holder", "", "leases.a_lease_that_runs_out_is_taken"),
     ("end_run", FENCE, "", "leases.what_stands_under_another_fence_is_not_written"),
@@ -48,6 +54,24 @@ BROKEN = [
         "queue.waiting_runs_are_claimed_oldest_first_and_once",
     ),
     ("claim_runs", "AND queue IS NULL", "", "queues.a_full_queue_keeps_nobody_else_waiting"),
+    (
+        "open_queues",
+        "(:asked IS NULL OR name = :asked)",
+        "1",
+        "queues.a_claim_for_one_queue_takes_of_that_alone",
+    ),
+    (
+        "live_runs",
+        ", 'cancelled'",
+        "",
+        "queues.what_waits_for_a_worker_is_listed_page_by_page",
+    ),
+    (
+        "waiting_runs",
+        "AND run_number > :after",
+        "",
+        "queues.what_waits_for_a_worker_is_listed_page_by_page",
+    ),
     ("open_queues", "NOT paused", "1", "queues.a_full_queue_keeps_nobody_else_waiting"),
     ("open_queues", "('running', 'cancelling')", "('running')", NO_MORE),
     (
@@ -445,6 +469,98 @@ BROKEN = [
         "answer = answer",
         "encryption.everything_is_encrypted_with_another_key",
     ),
+    (
+        "find_published",
+        "AND message_id = :message_id",
+        "AND 0",
+        "sessions.what_was_said_comes_back",
+    ),
+    (
+        "read_page",
+        "ORDER BY serial DESC LIMIT :limit",
+        "ORDER BY serial LIMIT :limit",
+        "sessions.what_was_said_comes_back",
+    ),
+    (
+        "advance_sessions",
+        "head = :head",
+        "head = head",
+        "sessions.versions_are_committed_in_their_order",
+    ),
+    (
+        "read_deliveries",
+        "AND version > :after ORDER BY version LIMIT :limit",
+        "AND version > :after ORDER BY version DESC LIMIT :limit",
+        "sessions.every_cursor_leads_to_the_same_messages",
+    ),
+    (
+        "join_session_messages",
+        "version = :version, ",
+        "",
+        "sessions.every_cursor_leads_to_the_same_messages",
+    ),
+    ("drop_joined", "WHERE", "WHERE 0 AND", "sessions.what_was_streamed_becomes_one_message"),
+    (
+        "open_streams",
+        "AND run_id = :run_id",
+        "AND run_id <> :run_id",
+        "sessions.what_was_streamed_becomes_one_message",
+    ),
+    (
+        "held_fences",
+        "run_id, holder, generation FROM runs\nWHERE",
+        ":run_id, :holder, :generation FROM runs\nWHERE 1 OR",
+        "sessions.what_stands_under_another_fence_is_not_written",
+    ),
+    (
+        "find_changed",
+        "version, run_id",
+        "version, 'run-1'",
+        "sessions.what_stands_under_another_fence_is_not_written",
+    ),
+    (
+        "read_page",
+        "AND serial IN (SELECT serial FROM page)",
+        "AND version % 3 > 0",
+        "sessions.a_snapshot_is_of_one_moment",
+    ),
+    (
+        "read_deliveries",
+        "SELECT 0 AS kind, head AS version",
+        "SELECT 0 AS kind, head + 9 AS version",
+        "sessions.what_is_no_cursor_of_the_session_is_refused",
+    ),
+    *(
+        (query, "AND NOT ephemeral", "", "sessions.what_is_ephemeral_is_delivered_and_not_kept")
+        for query in ("find_changed", "read_page")
+    ),
+    (
+        "erase_session",
+        "floor = head",
+        "floor = floor",
+        "sessions.an_erased_session_begins_anew",
+    ),
+    (
+        "collect_sessions",
+        "AND state NOT IN ('completed', 'failed', 'cancelled')",
+        "AND 0",
+        "sessions.sessions_that_were_silent_are_collected",
+    ),
+    (
+        "count_sessions_expired",
+        "changed_at < :before",
+        "1",
+        "retention.what_is_counted_is_what_is_deleted",
+    ),
+    *(
+        (
+            f"reseal_{name}",
+            "document = :document",
+            "document = document",
+            "encryption.everything_is_encrypted_with_another_key",
+        )
+        for name in ("session_messages", "session_appends")
+    ),
 ]
 SQLITE = "perdure.storage.sqlite"
 
@@ -490,6 +606,16 @@ def without_a_vault(*given: Any, blobs: Any) -> Database:
     return Database(*given[:-1], OpenVault(), blobs=blobs)
 
 
+async def torn(store: Any, session: str, limit: int) -> Snapshot:
+    page = await store.session_page(session, None, limit)
+    await asyncio.sleep(0)
+    return Snapshot(page.messages, (await store.session_heads([session]))[session], page.more)
+
+
+def anything(*given: Any, **more: Any) -> None:
+    """Check nothing."""
+
+
 def refused(*given: Any) -> None:
     raise taken("it")
 
@@ -529,6 +655,14 @@ PARTS = [
         {f"{SQLITE}.reencryption.BATCH_ROWS": 5000},
         "encryption.it_is_encrypted_in_steps_that_others_write_between",
     ),
+    (
+        {f"{SQLITE}.SqliteStorage.session_snapshot": torn},
+        "sessions.a_snapshot_is_of_one_moment",
+    ),
+    (
+        {"perdure.storage.session_rows.check_size": anything},
+        "sessions.what_cannot_be_stored_is_refused",
+    ),
 ]
 
 
@@ -567,6 +701,8 @@ def test_only_what_is_optional_can_be_left_out() -> None:
     assert left == {check.name.partition(".")[0] for check in checks()} - OPTIONAL
     with pytest.raises(InvalidOptions, match="'journal' cannot be left out"):
         checks(without=["blobs", "journal"])
+    with pytest.raises(InvalidOptions, match=r"without=\['blobs'\]"):
+        checks(without="blobs")
 
 
 def test_every_move_that_the_table_has_is_checked() -> None:

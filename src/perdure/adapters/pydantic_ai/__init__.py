@@ -5,6 +5,9 @@ from perdure.journal.budget import Budget
 
 try:
     from perdure.adapters.pydantic_ai.capability import Durable
+    from perdure.adapters.pydantic_ai.history import history_of
+    from perdure.adapters.pydantic_ai.serving import agent_handlers
+    from perdure.adapters.pydantic_ai.site import durable_on
     from perdure.adapters.pydantic_ai.tool_config import ToolConfig
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in {"pydantic_ai", "pydantic_core"}:
@@ -14,4 +17,4 @@ except ModuleNotFoundError as error:
         " 'perdure[pydantic-ai]'"
     ) from error
 
-__all__ = ["Budget", "Durable", "ToolConfig"]
+__all__ = ["Budget", "Durable", "ToolConfig", "agent_handlers", "durable_on", "history_of"]

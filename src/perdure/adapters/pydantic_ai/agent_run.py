@@ -10,6 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.tools import RunContext
 
 from perdure.adapters.pydantic_ai.conversation import Conversation
+from perdure.adapters.pydantic_ai.site import Site
 from perdure.adapters.pydantic_ai.times import Times
 from perdure.context import Context
 from perdure.errors import NotInRun
@@ -27,7 +28,7 @@ class AgentRun:
 
     def __init__(
         self,
-        context: Context,
+        context: Context | Site,
         number: int,
         run_id: str,
         history: Sequence[ModelMessage],
@@ -47,7 +48,7 @@ class AgentRun:
 
     @classmethod
     def begin(
-        cls, context: Context, ctx: RunContext[Any], budget: Budget | None = None
+        cls, context: Context | Site, ctx: RunContext[Any], budget: Budget | None = None
     ) -> AgentRun:
         """Begin the agent run that a run context belongs to.
 
@@ -71,6 +72,12 @@ class AgentRun:
                 " from within agent.run(...)"
             )
         return run
+
+    @property
+    def inside(self) -> Context:
+        """The context of the run of perdure that this is part of, which alone can wait."""
+        assert isinstance(self.context, Context)
+        return self.context
 
     @contextmanager
     def entered(self) -> Generator[None]:
@@ -133,17 +140,17 @@ class AgentRun:
                 yield message
 
 
-def next_run_id(context: Context) -> str:
+def next_run_id(context: Context | Site) -> str:
     """Return the id of the next agent run that starts in a context."""
     return f"{_ids_in(context)}{context.counter('agent')}"
 
 
-def _number_in(context: Context, run_id: str) -> int | None:
+def _number_in(context: Context | Site, run_id: str) -> int | None:
     """Return the number that `next_run_id` put into an id, or None for an id somebody chose."""
     number = run_id.removeprefix(_ids_in(context))
     return int(number) if number != run_id and number.isdecimal() else None
 
 
-def _ids_in(context: Context) -> str:
+def _ids_in(context: Context | Site) -> str:
     place = f"{context.namespace}/" if context.namespace else ""
     return f"{context.origin}/{place}agent."

@@ -9,12 +9,20 @@ from pydantic_ai.durable_exec import (
     BoundDurableOperation,
     DurableOperation,
     DurableOperationBackend,
+    DurableOperationId,
     DynamicToolsResult,
+    EventStreamHandlerId,
+    ModelRequestId,
     ModelRequestParams,
     ToolsetCallToolId,
+    ToolsetCallToolParams,
+    ToolsetGetInstructionsId,
+    ToolsetGetToolsId,
+    ToolsetValidateToolArgumentsId,
     durable_unit_scope,
     record_durable_unit,
 )
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import ToolsetTool
@@ -24,18 +32,24 @@ from perdure.adapters.pydantic_ai.agent_run import AgentRun
 from perdure.adapters.pydantic_ai.conversation import slim
 from perdure.adapters.pydantic_ai.document import document_of
 from perdure.adapters.pydantic_ai.ending import Ending
-from perdure.adapters.pydantic_ai.failures import UnitFailed, for_units, raised_from, unknown_of
+from perdure.adapters.pydantic_ai.failures import UnitFailed, raised_from, unknown_of
 from perdure.adapters.pydantic_ai.place import HandlerNames, Place, place_of, run_context_of
+from perdure.adapters.pydantic_ai.raised import telling
+from perdure.adapters.pydantic_ai.site import Site, here
 from perdure.adapters.pydantic_ai.spending import Spending, add_spent
 from perdure.adapters.pydantic_ai.terms import Terms, ToolTerms, declared_by, returned
 from perdure.adapters.pydantic_ai.tool_config import ToolConfig, check_agreement, config_of
 from perdure.adapters.pydantic_ai.toolsets import Toolsets, writable
+from perdure.asked_effect import identity_of
 from perdure.canonical import decode, encode
-from perdure.context import Context, current
+from perdure.context import Context
 from perdure.declaration import Reported
+from perdure.effect_function import identified
+from perdure.effects.support import EffectPolicy
 from perdure.errors import InvalidPayload, OperationFailed
 from perdure.journal.budget import Meter
 from perdure.journal.failures import failure_of
+from perdure.journal.invocation import Invocation
 from perdure.journal.record import Outcome, Success
 from perdure.recorder import Performed
 from perdure.retry import RetryPolicy
@@ -58,6 +72,7 @@ class Backend(DurableOperationBackend[ToolConfig]):
         trusted: frozenset[str],
     ) -> None:
         self.parameter_transports = toolsets
+        self._toolsets = toolsets
         self._names = names
         self._retry = retry
         self._trusted = trusted
@@ -66,7 +81,9 @@ class Backend(DurableOperationBackend[ToolConfig]):
         self, operation: DurableOperation[ParamsT, WireT, ResultT]
     ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
         """Return the operation as something to call."""
-        return _Unit(operation, self._names, self._retry, self._trusted)
+        unit = Unit(operation, self._names, self._retry, self._trusted)
+        self._toolsets.learn(unit)
+        return unit
 
     def config_for_tool(
         self,
@@ -87,7 +104,7 @@ class Backend(DurableOperationBackend[ToolConfig]):
         return ()
 
 
-class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
+class Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
     """One operation of an agent, bound to the journal."""
 
     def __init__(
@@ -98,20 +115,24 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         trusted: frozenset[str],
     ) -> None:
         self._operation = operation
-        self._names = names
-        self._retry = None if retry is None else for_units(retry, of_model=True)
+        self.names = names
+        self._retry = retry
         calls_tool = isinstance(operation.operation_id, ToolsetCallToolId)
         self._tool_terms = ToolTerms(operation, trusted) if calls_tool else None
 
     @property
     def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
+        """The operation that this is bound to."""
         return self._operation
 
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
+        """Perform the operation at its place, and return what is recorded of it."""
         run = AgentRun.of(run_context_of(params))
-        context = current() or run.context
+        context = here() or run.context
         operation_id = self._operation.operation_id
-        handler_id = self._names.name_of(operation_id, params)
+        if isinstance(context, Site):
+            _check_performable(operation_id)
+        handler_id = self._handler_id(params, context)
         document = document_of(operation_id, params, run)
         place = place_of(operation_id, params, document.data, run, context)
         key = context.key(place.step_id, place.sequence)
@@ -127,10 +148,7 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
             terms = await self._terms(params, config, failed)
 
         async def handler() -> Reported | Outcome:
-            try:
-                return await self._attempt(params, handler_id, terms, failed)
-            except Exception as error:  # noqa: BLE001 - recorded, and raised from the record
-                return Reported(failure_of(failed(error)), None, error=error)
+            return await self._attempted(params, handler_id, terms, failed)
 
         with await self._room(params, run, context, place):
             performed = await context.perform(
@@ -145,8 +163,41 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         record_durable_unit(executed=not performed.replayed)
         return self._result(params, run, key, performed, raised)
 
+    def _handler_id(self, params: ParamsT, context: Context | Site) -> str:
+        operation_id = self._operation.operation_id
+        of_server = isinstance(operation_id, ToolsetCallToolId) and (
+            operation_id.toolset_kind == "mcp"
+        )
+        if isinstance(context, Site) and of_server:
+            # Who performs it has one handler for all tools of the server, which alone knows them.
+            return self.names.named(operation_id)
+        return self.names.name_of(operation_id, params)
+
+    async def perform(self, params: ParamsT, invocation: Invocation) -> Outcome:
+        """Return what the operation comes to, which was asked for on a runtime elsewhere."""
+
+        def failed(error: Exception) -> UnitFailed:
+            return UnitFailed(invocation.stable_key, error)
+
+        config = None
+        if isinstance(params, ToolsetCallToolParams):
+            config = config_of(params.tool.tool_def if params.tool else None, params.name)
+        terms = await self._terms(params, config or None, failed)
+        policy = EffectPolicy() if terms.effect is None else terms.effect.policy
+        with identified(identity_of(invocation, policy)):
+            made = await self._attempted(params, invocation.handler_id, terms, failed)
+        return telling(made.outcome if isinstance(made, Reported) else made)
+
+    async def _attempted(
+        self, params: ParamsT, handler_id: str, terms: Terms, failed: Failed
+    ) -> Reported | Outcome:
+        try:
+            return await self._attempt(params, handler_id, terms, failed)
+        except Exception as error:  # noqa: BLE001 - recorded, and raised from the record
+            return Reported(failure_of(failed(error)), None, error=error)
+
     async def _room(
-        self, params: ParamsT, run: AgentRun, context: Context, place: Place
+        self, params: ParamsT, run: AgentRun, context: Context | Site, place: Place
     ) -> AbstractContextManager[None]:
         """Return what holds a request or a tool call to the budgets, unless it is recorded."""
         counts = self._tool_terms is not None or isinstance(params, ModelRequestParams)
@@ -236,3 +287,20 @@ class _Unit(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wir
         if isinstance(result, ModelResponse):
             run.learn(ctx.run_step if ctx is not None else 0, result)
         return result
+
+
+def _check_performable(operation_id: DurableOperationId) -> None:
+    """Refuse what nobody performs for an agent on a runtime."""
+    if not isinstance(
+        operation_id,
+        ModelRequestId
+        | EventStreamHandlerId
+        | ToolsetCallToolId
+        | ToolsetGetInstructionsId
+        | ToolsetGetToolsId
+        | ToolsetValidateToolArgumentsId,
+    ):
+        raise UserError(
+            f"an agent on a runtime has no {type(operation_id).__name__}: handlers perform model"
+            " requests, tool calls and events; run it inside a run of perdure"
+        )

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pydantic_ai.messages import (
     AgentStreamEvent,
+    EnqueuedMessagesEvent,
     ModelMessage,
     ModelResponseStreamEvent,
     PartDeltaEvent,
@@ -24,20 +25,24 @@ from pydantic_ai.messages import (
     ToolResultEvent,
 )
 
-from perdure.adapters.pydantic_ai.times import Times
+from perdure.adapters.pydantic_ai.agent_run import AgentRun
 
 
 async def settled(
-    events: AsyncIterable[AgentStreamEvent], times: Times, messages: Sequence[ModelMessage]
+    events: AsyncIterable[AgentStreamEvent], run: AgentRun, messages: Sequence[ModelMessage]
 ) -> AsyncGenerator[AgentStreamEvent]:
-    """Give the tool returns in events the times that the journal knows, before anybody sees them.
+    """Give events the times that the journal knows, and ids that a replay gives too.
 
-    `messages` is the conversation before them. Closes the events.
+    So before anybody sees them. `messages` is the conversation before them. Closes the events.
     """
     try:
         async for event in events:
             if isinstance(event, ToolResultEvent):
-                times.settle_part(event.part, messages)
+                run.times.settle_part(event.part, messages)
+            elif isinstance(event, EnqueuedMessagesEvent):
+                run.times.settle(messages)
+                run.times.settle(event.messages)
+                event.enqueue_id = f"{run.run_id}/enqueued/{run.count('enqueued')}"
             yield event
     finally:
         close: Callable[[], Awaitable[None]] | None = getattr(events, "aclose", None)

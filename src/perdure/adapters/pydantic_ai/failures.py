@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -116,28 +116,33 @@ def is_transient(error: Exception) -> bool:
     """
     if isinstance(error, OperationFailed):
         return error.retryable
-    if _responses_of(error):
-        return False
+    return not _responses_of(error) and _passes(error)
+
+
+def _passes(error: Exception) -> bool:
     if isinstance(error, ModelHTTPError) and error.status_code in _TRANSIENT_STATUSES:
         return True
     return isinstance(error, _TRANSIENT)
 
 
-def for_units(policy: RetryPolicy, *, of_model: bool) -> RetryPolicy:
+def for_units(
+    policy: RetryPolicy, *, of_model: bool, replaces: Callable[[], bool] = lambda: False
+) -> RetryPolicy:
     """Return a policy that looks at what went wrong in an operation instead of at `UnitFailed`.
 
     What steers the agent is never tried again, nor is what the policy does not allow. Unless the
-    policy says otherwise, a model is asked again only after a passing trouble.
+    policy says otherwise, a model is asked again only after a passing trouble. `replaces` says
+    whether a second stream takes the place of the first wherever that was seen.
     """
 
     def may_retry(failed: Exception) -> bool:
         error = failed.error if isinstance(failed, UnitFailed) else failed
         if isinstance(error, EffectNotSent):
             return policy.allows(error, 0)
-        if _steers(error) or _responses_of(error):
+        if _steers(error) or (_responses_of(error) and not replaces()):
             return False
         if of_model and policy.retry_on is retryable:
-            return is_transient(error)
+            return _passes(error)
         return policy.allows(error, 0)
 
     return msgspec.structs.replace(policy, retry_on=may_retry)

@@ -24,6 +24,7 @@ from pydantic_ai.messages import CapabilityEvent, CustomEvent
 from pydantic_ai.tools import RunContext
 
 from perdure.adapters.pydantic_ai.agent_run import AgentRun
+from perdure.adapters.pydantic_ai.site import Site
 from perdure.context import Context
 from perdure.ids import IDENTIFIER_LIMIT
 from perdure.journal.invocation import OperationKind
@@ -46,7 +47,7 @@ def place_of(
     params: object,
     input_json: bytes,
     run: AgentRun,
-    context: Context,
+    context: Context | Site,
 ) -> Place:
     """Return the place of an operation in a context, from what asks for it and in which step."""
     ctx = run_context_of(params)
@@ -72,7 +73,7 @@ def place_of(
 def _place_of_call(
     operation_id: ToolsetCallToolId | ToolsetValidateToolArgumentsId,
     call: int | None,
-    context: Context,
+    context: Context | Site,
 ) -> Place:
     kind, step_id = OperationKind.TOOL_CALL, "tool.call"
     if isinstance(operation_id, ToolsetValidateToolArgumentsId):
@@ -143,6 +144,7 @@ class HandlerNames:
     """Names what performs an operation, after the agent, the toolset and the tool."""
 
     def __init__(self, agent_name: str, default_model_id: str | None) -> None:
+        self.agent_name = agent_name
         self._namer = JournalOperationNamer(
             agent_name, default_model_id=default_model_id or "default"
         )
@@ -153,6 +155,10 @@ class HandlerNames:
         tool = ""
         if isinstance(params, ToolsetCallToolParams | DynamicToolsetCallToolParams):
             tool = params.name
+        return self.named(operation_id, tool)
+
+    def named(self, operation_id: DurableOperationId, tool: str = "") -> str:
+        """Return the handler id of an operation, of one tool where it calls one."""
         known = self._names.get((operation_id, tool))
         if known is None:
             name = self._namer.operation_name(operation_id)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, cast
@@ -12,6 +12,7 @@ from pydantic_ai.durable_exec import (
     ParameterTransport,
     ParameterTransports,
     ToolsetCallToolParams,
+    ToolsetGetToolsParams,
 )
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import ToolDefinition
@@ -43,6 +44,20 @@ class Toolsets(ParameterTransports):
 
     def __init__(self) -> None:
         self._servers: set[str] = set()
+        self._made: set[str] = set()
+        self._units: list[Any] = []
+
+    def learn(self, unit: Any) -> None:
+        """Accept an operation that was bound, to be found again if it calls a tool."""
+        if leaf_of(unit.operation) is not None:
+            self._units.append(unit)
+
+    def operations(self, agent_name: str) -> Iterator[tuple[AbstractToolset[Any], Any]]:
+        """Yield an agent's toolsets, each with an operation that it has."""
+        for unit in self._units:
+            leaf = leaf_of(unit.operation)
+            if leaf is not None and unit.names.agent_name == agent_name:
+                yield leaf, unit
 
     def function_call(
         self, toolset: FunctionToolset[Any]
@@ -55,6 +70,7 @@ class Toolsets(ParameterTransports):
     ) -> ParameterTransport[DynamicToolsetCallToolParams, Any]:
         """Return what carries the calls of a toolset that is made anew in each step."""
         self._servers.add(toolset.id or "")
+        self._made.add(toolset.id or "")
         return Leaf(toolset)
 
     def mcp_call(
@@ -64,6 +80,27 @@ class Toolsets(ParameterTransports):
         self._servers.add(toolset.id or "")
         watch(toolset)
         return Leaf(toolset)
+
+    def get_tools(
+        self, toolset: AbstractToolset[Any]
+    ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
+        """Return what carries the questions which tools a server has."""
+        return Leaf(toolset)
+
+    def get_instructions(
+        self, toolset: AbstractToolset[Any]
+    ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
+        """Return what carries the questions for a server's instructions."""
+        return Leaf(toolset)
+
+    def check_lasting(self) -> None:
+        """Raise `UserError` for an agent with toolsets that are made in each step."""
+        if self._made:
+            raise UserError(
+                "an agent on a runtime has toolsets that are there from the start, and the dynamic"
+                f" ones are made in each step: {', '.join(map(repr, sorted(self._made)))}; give it"
+                " their tools themselves, or run it inside a run of perdure"
+            )
 
     def check_servers(self, named: Iterable[str]) -> None:
         """Raise `UserError` for the id of a server that there is not."""

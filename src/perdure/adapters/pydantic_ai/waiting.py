@@ -20,11 +20,22 @@ from pydantic_ai.tools import (
 
 from perdure.adapters.pydantic_ai.agent_run import AgentRun
 from perdure.adapters.pydantic_ai.place import name_of
-from perdure.approvals import ASKING, Answer, Answered, ApprovalKind, Approve, Deny, Result
+from perdure.adapters.pydantic_ai.shown import ask
+from perdure.approvals import (
+    ASKING,
+    Answer,
+    Answered,
+    ApprovalKind,
+    Approve,
+    Deny,
+    Result,
+    item_of,
+    shown_item,
+)
 from perdure.canonical import decode, encode
 from perdure.errors import WaitTimedOut
 from perdure.external_events import EventAnswer, message_named, token_of
-from perdure.inbox import Message
+from perdure.inbox import SAID, Message
 from perdure.journal.invocation import Invocation, OperationKind
 from perdure.journal.record import Failure, Outcome, Success
 from perdure.waits import Wait
@@ -79,7 +90,7 @@ class EventWaiter(ExternalEventWaiter):
 
         seconds = None if limit is None else limit.total_seconds()
         late = Failure("WaitTimedOut", message=f"No resolution arrived within {limit}.")
-        performed = await self._run.context.wait(
+        performed = await self._run.inside.wait(
             step,
             number,
             _EVENT_HANDLER,
@@ -144,8 +155,17 @@ async def _ask(
         )
     step_id = run.once(run.context.namespace, f"{run.prefix}{ASKING}", number)
     arguments = encode(call.args_as_dict(), what=f"{call.tool_name}: arguments")
+
+    async def show() -> None:
+        showing = run.inside.showing
+        if showing is not None and kind is ApprovalKind.APPROVAL:
+            asked = shown_item(run.context.run_id, item_of(run.context.place(step_id), number))
+            await ask(showing, run.context.key(step_id, number), asked, call.tool_call_id)
+
     try:
-        return await run.context.ask(step_id, number, call.tool_name, arguments, kind, seconds)
+        return await run.inside.ask(
+            step_id, number, call.tool_name, arguments, kind, seconds, show=show
+        )
     except WaitTimedOut as late:
         return Answered(Deny(f"No decision on this tool call arrived: {late}."), None)
 
@@ -168,7 +188,7 @@ def _add(
 async def steering(ctx: RunContext[Any], name: str) -> list[str]:
     """Return what people have said so far, for the request that is about to be made."""
     run = AgentRun.of(ctx)
-    context = run.context
+    context = run.inside
     said: list[str] = []
     while not context.nested:
         step_id = f"{run.prefix}steer"
@@ -184,5 +204,9 @@ async def steering(ctx: RunContext[Any], name: str) -> list[str]:
         if found is None:
             break
         text = decode(found, what=f"message {name}")
-        said.append(text if isinstance(text, str) else found.decode())
+        if name == SAID:
+            if context.showing is not None:
+                context.showing.take_up([text["codec_message_id"]])
+            text = text["said"]
+        said.append(text if isinstance(text, str) else encode(text).decode())
     return said

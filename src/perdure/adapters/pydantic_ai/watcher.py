@@ -11,7 +11,7 @@ from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset
 
 from perdure.adapters.pydantic_ai.mcp_call import McpCall, call_under_way, says_closed
-from perdure.context import current
+from perdure.effect_function import identity_here
 
 if TYPE_CHECKING:
     from pydantic_ai.mcp import CallToolFunc, ProcessToolCallback, ToolResult
@@ -150,10 +150,8 @@ def calls_as(toolset: object, kind: type[Any]) -> bool:
 
 
 def _key() -> dict[str, Any]:
-    context = current()
-    if context is None or context.operation is None:
-        return {}
-    return {OPERATION_KEY: context.operation.operation_key}
+    identity = identity_here()
+    return {} if identity is None else {OPERATION_KEY: identity.operation_key}
 
 
 def _client_of(call: CallToolFunc) -> Any:

@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from perdure.session.codec.written import Encoder
+from perdure.session.codec.said import Said
+from perdure.session.codec.written import Encoder, Whole
 from perdure.session.message import WireMessage
 
 
@@ -74,4 +75,12 @@ class Codec(Protocol):
 
     def encoder(self, message_id: str) -> Encoder:
         """Return what writes the outputs of one message."""
+        ...
+
+    def encode_said(self, said: Said, message_id: str) -> list[Whole]:
+        """Return what is written, in one publish, for what a client says to an agent.
+
+        `message_id` is what the wire calls the message that it is, or is about. Raises
+        `InvalidSessionArgument` where it is nothing that can be said.
+        """
         ...

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.session.codec.port import Event, FoldedMessage, Input, Output, Projection
+from perdure.session.codec.said import Said
 from perdure.session.codec.text_encoder import TextEncoder
 from perdure.session.codec.ui_inputs import INPUT_KINDS
+from perdure.session.codec.ui_said import encode_said
+from perdure.session.codec.written import Whole
 from perdure.session.headers import (
     AI_INPUT,
     AI_OUTPUT,
@@ -43,6 +46,10 @@ class TextCodec:
     def encoder(self, message_id: str) -> TextEncoder:
         """Return what writes the text of one message."""
         return TextEncoder(message_id)
+
+    def encode_said(self, said: Said, message_id: str) -> list[Whole]:
+        """Return what is written for what a client says: one message, or one for each part."""
+        return encode_said(said, message_id)
 
 
 def _input(message: WireMessage) -> Input:

@@ -8,11 +8,14 @@ from perdure.session.headers import CODEC_MESSAGE_ID, KIND, PART_TYPE, ROLE
 from perdure.session.message import WireMessage
 
 USER_MESSAGE: Final = "user-message"
+REGENERATE: Final = "regenerate"
 TOOL_RESULT: Final = "tool-result"
 TOOL_RESULT_ERROR: Final = "tool-result-error"
 TOOL_APPROVAL_RESPONSE: Final = "tool-approval-response"
 
-INPUT_KINDS: Final = {USER_MESSAGE, TOOL_RESULT, TOOL_RESULT_ERROR, TOOL_APPROVAL_RESPONSE}
+ANSWERS: Final = {TOOL_RESULT, TOOL_RESULT_ERROR, TOOL_APPROVAL_RESPONSE}
+"""What answers a call that an agent has made."""
+INPUT_KINDS: Final = {USER_MESSAGE, *ANSWERS}
 """What brings something into a conversation; a request to regenerate does not."""
 
 _ROLES: Final = {"user", "assistant", "system"}

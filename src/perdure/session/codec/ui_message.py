@@ -3,10 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.session.codec.port import Event, Output, Projection
+from perdure.session.codec.said import Said
 from perdure.session.codec.ui_encoder import UiEncoder
 from perdure.session.codec.ui_inputs import decode_input
 from perdure.session.codec.ui_outputs import discrete_chunks, stream_chunks
 from perdure.session.codec.ui_projection import UiProjection
+from perdure.session.codec.ui_said import encode_said
+from perdure.session.codec.written import Whole
 from perdure.session.headers import AI_INPUT, AI_OUTPUT, CODEC_MESSAGE_ID
 from perdure.session.message import WireMessage
 
@@ -39,3 +42,7 @@ class UiMessageCodec:
     def encoder(self, message_id: str) -> UiEncoder:
         """Return what writes the chunks of one message."""
         return UiEncoder(message_id)
+
+    def encode_said(self, said: Said, message_id: str) -> list[Whole]:
+        """Return what is written for what a client says: one message, or one for each part."""
+        return encode_said(said, message_id)

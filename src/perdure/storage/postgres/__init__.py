@@ -16,6 +16,8 @@ from perdure.storage.postgres.reencryption import PostgresReencryption
 from perdure.storage.postgres.retention import PostgresRetention
 from perdure.storage.postgres.runs import PostgresRuns
 from perdure.storage.postgres.schedules import PostgresSchedules
+from perdure.storage.postgres.sessions import PostgresSessions
+from perdure.storage.postgres.turns import PostgresTurns
 from perdure.storage.postgres.workers import PostgresWorkers
 from perdure.storage.vault import OpenVault, Vault
 
@@ -24,6 +26,8 @@ class PostgresStorage(
     PostgresBoundary,
     PostgresCheckpoints,
     PostgresSchedules,
+    PostgresTurns,
+    PostgresSessions,
     PostgresRetention,
     PostgresArchive,
     PostgresRuns,
@@ -54,6 +58,8 @@ class PostgresStorage(
         PostgresBoundary.__init__(self, database)
         PostgresCheckpoints.__init__(self, database)
         PostgresSchedules.__init__(self, database)
+        PostgresTurns.__init__(self, database)
+        PostgresSessions.__init__(self, database)
         PostgresRetention.__init__(self, database)
         PostgresReencryption.__init__(self, database)
         PostgresArchive.__init__(self, database)

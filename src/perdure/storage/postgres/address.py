@@ -11,6 +11,7 @@ from perdure.errors import InvalidUrl
 
 DEFAULT_SCHEMA: Final = "perdure"
 
+_PORTS: Final = 65536
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _UNNEST: Final = re.compile(r"\bunnest\((?:[^()]|\(\w+\))*\)")
 _ARRAY: Final = re.compile(r"%\(\w+\)s::[a-z ]+\[\]")
@@ -41,6 +42,10 @@ class Address:
                 f"the URL is not one of PostgreSQL ({said}): write"
                 " postgresql://user@host:5432/database"
             ) from None
+        for port in str(known.get("port") or "").split(","):
+            if port and not (port.isdecimal() and 0 < int(port) < _PORTS):
+                # libpq would say so as often as a server that is not there is asked for.
+                raise InvalidUrl(f"the port {port!r} is none: it is a number up to {_PORTS - 1}")
         known.setdefault("application_name", "perdure")
         known.setdefault("connect_timeout", 10)
         known.setdefault("keepalives_idle", 30)

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any, Final
 
 from perdure.engine.archive import RunArchive
-from perdure.errors import StorageBusy
+from perdure.errors import InvalidRecord, StorageBusy, StorageError
 from perdure.storage.archived import Arrival, taken, wholes_of
 from perdure.storage.postgres.arrays import Column, columns_of
 from perdure.storage.postgres.database import Database, Transaction
-from perdure.storage.postgres.failures import PieceGone
+from perdure.storage.postgres.failures import PieceGone, has_no_room
 from perdure.storage.postgres.hints import Hints
 from perdure.storage.postgres.journal import RECORD_COLUMNS
 from perdure.storage.postgres.pieces import PIECE_COLUMNS, Pieces
@@ -87,9 +87,9 @@ class PostgresArchive:
         """Write all that an archive holds, unless there is a run of its id; tell which.
 
         Durable when it returns: the run, fsynced.
-        If it raises: `RunConflict` for a receipt that is there as another one, or was erased
-        (nothing was written), or a `StorageError`; after a `StorageBusy`, nobody knows whether it
-        was written.
+        If it raises: `RunConflict` for a receipt that is there as another one, or was erased, or
+        `InvalidRecord` for numbers and texts that there is no room for (nothing was written), or a
+        `StorageError`; after a `StorageBusy`, nobody knows whether it was written.
         """
         await self._db.note_key()
         wholes = await self._db.blobs.lift_rests(await asyncio.to_thread(wholes_of, archive))
@@ -109,6 +109,10 @@ class PostgresArchive:
                 continue
             except _ThereError:
                 return False
+            except StorageError as error:
+                if has_no_room(error):
+                    raise InvalidRecord(f"no store has written such a run: {error}") from error
+                raise
             self.hints.tell()
             return True
         raise StorageBusy("what the imported run shares with others was erased again and again")

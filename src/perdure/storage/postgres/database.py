@@ -18,6 +18,7 @@ from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.failures import comes_back, passes, storage_error, unprepared
 from perdure.storage.postgres.migrate import check_server, migrate
 from perdure.storage.postgres.server_clock import ServerClock
+from perdure.storage.postgres.single import for_one, takes_rows
 from perdure.storage.queries import load_queries
 from perdure.storage.rows import Rows
 from perdure.storage.vault import OpenVault, Vault, admit
@@ -25,6 +26,9 @@ from perdure.storage.vault import OpenVault, Vault, admit
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Connection = AsyncConnection[Row]
+
+OF_ONE: Final = "_of_one"
+"""What is added to the name of a statement of many rows, to name that of a single one."""
 
 _CONNECTIONS: Final = 8
 _OPEN_SECONDS: Final = 10.0
@@ -81,11 +85,15 @@ class Database:
         self._vault = vault
         self._noted = vault is None
         queries = load_queries("postgres")
+        of_one = {
+            name + OF_ONE: for_one(query) for name, query in queries.items() if takes_rows(query)
+        }
         self.sql: Mapping[str, bytes] = {
-            name: address.statement(statement) for name, statement in queries.items()
+            name: address.statement(statement) for name, statement in {**queries, **of_one}.items()
         }
         self._probe = probe
-        self._prepares = True
+        self.direct = True
+        """Whether a connection stays with one process of the server, and so with what it knows."""
         self._reading: set[asyncio.Task[Any]] = set()
         self._writing: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -109,7 +117,7 @@ class Database:
                 create=create,
                 wait_seconds=self.busy_seconds,
             )
-            self._prepares = await self._is_direct(connection)
+            self.direct = await self._is_direct(connection)
             self._noted = self._vault is None or await self._admit(connection, self._vault)
 
         await self._insist(prepare, _OPEN_SECONDS, self._connect)
@@ -294,7 +302,7 @@ class Database:
                 if not passes(error) or waited + pause > seconds:
                     raise storage_error(error, waited) from error
                 if unprepared(error):
-                    self._prepares = False
+                    self.direct = False
                 elif self._pool is not None:
                     await self._pool.check()
             again = True
@@ -302,7 +310,7 @@ class Database:
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     async def _is_direct(self, connection: Connection) -> bool:
-        """Tell whether a connection stays with one process of the server.
+        """Tell whether there is no pooler in between.
 
         A pooler gives clients a number of its own. Behind one a name may stand for what another
         client has prepared, and that would be run instead.
@@ -320,7 +328,7 @@ class Database:
         if self._pool is None:
             raise StorageError("the store is not open")
         async with self._pool.connection() as connection:
-            if not self._prepares:
+            if not self.direct:
                 connection.prepare_threshold = None
             return await work(connection)
 

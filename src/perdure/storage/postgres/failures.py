@@ -47,6 +47,7 @@ _REFUSED: Final = re.compile(
     r"|does not support SSL|certificate verify failed|invalid value for parameter"
 )
 """What a server says to whom it will not let in. A refusal to connect comes without a code."""
+_NO_DATABASE: Final = re.compile(r"database \".*\" does not exist")
 _COMES_BACK: Final = re.compile(r"is (starting up|shutting down|in recovery mode)")
 
 
@@ -80,6 +81,11 @@ def unprepared(error: psycopg.Error) -> bool:
     return (error.sqlstate or "").startswith(_UNPREPARED)
 
 
+def has_no_room(error: StorageError) -> bool:
+    """Tell whether a value was refused that no column takes: a number too large, or a NUL."""
+    return isinstance(error.__cause__, psycopg.DataError)
+
+
 def storage_error(error: psycopg.Error, waited_seconds: float = 0.0) -> StorageError:
     """Return what an error of PostgreSQL means, and what to do about it."""
     said = " ".join(str(error).split()) or type(error).__name__
@@ -108,12 +114,15 @@ def _known(error: psycopg.Error, said: str) -> StorageError | None:
         )
     if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
         return StorageReadOnly(
-            f"the database refuses to write ({said}): the user of the URL needs to own the schema,"
+            f"the database refuses this ({said}): the user of the URL needs to own the schema,"
             " on a primary server"
         )
     kinds = errors.InvalidAuthorizationSpecification | errors.InvalidCatalogName
     if isinstance(error, kinds) or _refused(error):
-        return StorageError(
+        # A server may say it in another language, if with a code.
+        missing = isinstance(error, errors.InvalidCatalogName) or _NO_DATABASE.search(said)
+        kind = StorageMissing if missing else StorageError
+        return kind(
             f"the database server refuses the connection ({said}): check the user, the password and"
             " the database of the URL"
         )

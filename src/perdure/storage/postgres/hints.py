@@ -26,7 +26,8 @@ class Hints:
 
     Others tell through NOTIFY what they changed. That is a hint and nothing more: who listens
     looks from time to time anyway, and more often as long as no hints come through, as behind a
-    pooler that hands a listening connection to others. Whether they do is tested now and then.
+    pooler, which would hand a listening connection to others. Whether they do is tested now and
+    then.
     """
 
     def __init__(self, database: Database) -> None:
@@ -46,7 +47,7 @@ class Hints:
         return self._works
 
     def open(self) -> None:
-        """Begin to listen."""
+        """Begin to listen, unless there is a pooler in between."""
         self._spawn(self._listen_for_ever())
 
     def changed(self) -> bool:
@@ -76,7 +77,9 @@ class Hints:
             await self._db.read("notify", channel=self._channel, payload=payload)
 
     async def _listen_for_ever(self) -> None:
-        while True:
+        # PgBouncer 1.18 ends when a connection that it has handed on gets a hint for the client
+        # before, at the moment at which it passes on that the present one is to be interrupted.
+        while self._db.direct:
             with suppress(psycopg.Error, OSError):
                 # A connection of its own: while one listens, it runs nothing else.
                 async with await AsyncConnection.connect(
@@ -88,9 +91,10 @@ class Hints:
             # Whatever was told meanwhile is not told again.
             self._changed = True
             await asyncio.sleep(_RETRY_SECONDS)
+        self._lose()
 
     async def _listen(self, connection: AsyncConnection[Any]) -> None:
-        while True:
+        while self._db.direct:
             mark = secrets.token_hex(8)
             self._spawn(self._tell(mark))
             deadline = time.monotonic() + _TEST_SECONDS

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from perdure.errors import StorageBusy
 from perdure.storage.postgres.arrays import Column
-from perdure.storage.postgres.database import Database
+from perdure.storage.postgres.database import OF_ONE, Database
+from perdure.storage.postgres.single import values_of
 
 _MOST_ROWS: Final = 256
 _MOST_BYTES: Final = 4 * 1024 * 1024
@@ -108,7 +109,7 @@ class Lane:
     async def _write(self, batch: list[_Waiting]) -> None:
         what = [waiting.what for waiting in batch]
         try:
-            rows = await self._db.write(self._name, self._parameters(batch), what)
+            rows = await self._db.write(*self._statement(batch), what)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked for the write
             if len(batch) == 1 or isinstance(error, StorageBusy):
                 for waiting in batch:
@@ -128,6 +129,12 @@ class Lane:
                 if not waiting.future.done():
                     rest = found.get(place)
                     waiting.future.set_result(None if rest is None else tuple(rest))
+
+    def _statement(self, batch: list[_Waiting]) -> tuple[str, dict[str, Any]]:
+        first = batch[0]
+        if len(batch) == 1 and not any(first.more.values()):
+            return self._name + OF_ONE, values_of(self._columns, first.row)
+        return self._name, self._parameters(batch)
 
     def _parameters(self, batch: list[_Waiting]) -> dict[str, Column]:
         rows = [waiting.row for waiting in batch]

@@ -53,7 +53,7 @@ class PostgresQueues:
         return await self._change_queue("release_queue", {"name": name})
 
     async def take_queued(self, row: Mapping[str, Any]) -> list[_Row]:
-        """Claim what queues let through.
+        """Claim what queues let through, of those that the row names or of any.
 
         Durable when it returns: the claims, fsynced.
         """
@@ -62,7 +62,7 @@ class PostgresQueues:
             return await self._db.read(name, **parameters)
 
         # First without a lock: what waits for a place is looked at often.
-        names, numbers = await _chosen(query, {**row, "now": self._db.clock.now(), "queues": None})
+        names, numbers = await _chosen(query, {**row, "now": self._db.clock.now()})
         if not numbers:
             return []
 

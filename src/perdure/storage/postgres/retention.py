@@ -8,6 +8,7 @@ import msgspec
 from perdure.engine.retention import Expiry
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.erasure import PostgresErasure
+from perdure.storage.postgres.sessions import erase_messages
 
 _ROWS: Final = 200
 _RUNS: Final = 50
@@ -46,6 +47,9 @@ class PostgresRetention(PostgresErasure):
             for name in _SIMPLE:
                 row = {"before": getattr(expiry, name), "limit": _ROWS}
                 gone[name] = await transaction.change(f"collect_{name}", row)
+            row = {"before": expiry.sessions, "limit": _RUNS}
+            gone["sessions"] = await transaction.change("collect_sessions", row)
+            gone["parts"] += await erase_messages(transaction)
             # What a record was to refer to that was refused in the end.
             gone["parts"] += await transaction.change("collect_pieces", {"limit": _ROWS})
             return gone

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.activity import Rest
+from perdure.engine.dispatch import WaitingRun
 from perdure.engine.history import AttemptRow, OperationRow
 from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunRow, RunState, StartedRun
 from perdure.errors import RunErased, StorageError, UnknownRun
@@ -94,17 +95,22 @@ class PostgresRuns(PostgresQueues):
         served: Sequence[tuple[str, int]],
         limit: int,
         only: Sequence[str] | None = None,
+        *,
+        queue: str | None = None,
     ) -> Sequence[ClaimedRun]:
         """Take up to `limit` waiting runs that are served, oldest first; of `only`, if given.
+
+        With a `queue`, of that alone.
 
         Durable when it returns: the claims, fsynced.
         """
         wanted = {"served": served_names(served), "only": None if only is None else [*only]}
         ((plain, queued),) = await self._db.read("any_waiting", **wanted)
         found: list[tuple[Any, ...]] = []
-        for name in self._turns.order(plain=plain, queued=queued):
+        asked = None if queue is None else [queue]
+        for name in self._turns.order(plain=plain and queue is None, queued=queued):
             if len(found) < limit:
-                row = {**wanted, "holder": holder, "limit": limit - len(found)}
+                row = {**wanted, "holder": holder, "queues": asked, "limit": limit - len(found)}
                 found += await self._claim_waiting(name, {**row, "token": secrets.token_bytes(8)})
         claims: list[ClaimedRun] = []
         for run_id, generation, *facts in found:
@@ -265,6 +271,16 @@ class PostgresRuns(PostgresQueues):
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
         return await self._list("unserved", served=served_names(served))
+
+    async def waiting_runs(self, *, limit: int, after: int = 0) -> Sequence[WaitingRun]:
+        """Return runs that wait for a worker, behind a number, in the order of their numbers."""
+        rows = await self._db.read("waiting_runs", limit=limit, after=after)
+        return [WaitingRun(*row) for row in rows]
+
+    async def live_runs(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """Return those of some runs that are there and have not ended."""
+        rows = await self._db.read("live_runs", run_ids=[*run_ids])
+        return [run_id for (run_id,) in rows]
 
     async def close_runs(self) -> None:
         """Write what waits."""

@@ -16,6 +16,8 @@ from perdure.storage.sqlite.reencryption import SqliteReencryption
 from perdure.storage.sqlite.retention import SqliteRetention
 from perdure.storage.sqlite.runs import SqliteRuns
 from perdure.storage.sqlite.schedules import SqliteSchedules
+from perdure.storage.sqlite.sessions import SqliteSessions
+from perdure.storage.sqlite.turns import SqliteTurns
 from perdure.storage.sqlite.workers import SqliteWorkers
 from perdure.storage.vault import OpenVault, Vault
 
@@ -24,6 +26,8 @@ class SqliteStorage(
     SqliteBoundary,
     SqliteCheckpoints,
     SqliteSchedules,
+    SqliteTurns,
+    SqliteSessions,
     SqliteRetention,
     SqliteArchive,
     SqliteRuns,
@@ -55,6 +59,8 @@ class SqliteStorage(
         SqliteBoundary.__init__(self, database)
         SqliteCheckpoints.__init__(self, database)
         SqliteSchedules.__init__(self, database)
+        SqliteTurns.__init__(self, database)
+        SqliteSessions.__init__(self, database)
         SqliteRetention.__init__(self, database)
         SqliteReencryption.__init__(self, database)
         SqliteArchive.__init__(self, database)

@@ -10,6 +10,7 @@ import msgspec
 from perdure.engine.retention import Expiry
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.erasure import Budget, SqliteErasure
+from perdure.storage.sqlite.sessions import erase_messages
 
 _ROWS: Final = 200
 _RUNS: Final = 50
@@ -65,6 +66,9 @@ class SqliteRetention(SqliteErasure):
             row = {"before": getattr(expiry, name), "limit": 0 if budget.spent else _ROWS}
             gone[name] = self._db.run(connection, f"collect_{name}", row).rowcount
             budget.taken += gone[name]
+        row = {"before": expiry.sessions, "limit": 0 if budget.spent else _RUNS}
+        gone["sessions"] = self._db.run(connection, "collect_sessions", row).rowcount
+        gone["parts"] += 0 if budget.spent else erase_messages(self._db, connection)
         return gone
 
     def _collect_runs(

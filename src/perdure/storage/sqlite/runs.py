@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from perdure.activity import Rest
+from perdure.engine.dispatch import WaitingRun
 from perdure.engine.history import AttemptRow, OperationRow
 from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunRow, RunState, StartedRun
 from perdure.errors import RunErased, StorageError, UnknownRun
@@ -73,16 +74,21 @@ class SqliteRuns(SqliteQueues):
         served: Sequence[tuple[str, int]],
         limit: int,
         only: Sequence[str] | None = None,
+        *,
+        queue: str | None = None,
     ) -> Sequence[ClaimedRun]:
         """Take up to `limit` waiting runs that are served, oldest first; of `only`, if given.
+
+        With a `queue`, of that alone.
 
         Durable when it returns: the claims, fsynced.
         """
         names = _json(served_names(served))
         ids = None if only is None else _json(only)
         ((plain, queued),) = self._db.read("any_waiting", served=names, only=ids)
-        row = {"holder": holder, "served": names, "only": ids}
+        row = {"holder": holder, "served": names, "only": ids, "asked": queue}
         found: list[Any] = []
+        plain = plain and queue is None
         for name in self._turns.order(plain=bool(plain), queued=bool(queued)):
             if len(found) < limit:
                 found += await self._claim_waiting(name, {**row, "limit": limit - len(found)})
@@ -231,6 +237,15 @@ class SqliteRuns(SqliteQueues):
     async def unserved(self, served: Sequence[tuple[str, int]]) -> Sequence[RunRow]:
         """Return waiting runs whose function or version is not among `served`, as `list_runs`."""
         return await self._list("unserved", served=_json(served_names(served)))
+
+    async def waiting_runs(self, *, limit: int, after: int = 0) -> Sequence[WaitingRun]:
+        """Return runs that wait for a worker, behind a number, in the order of their numbers."""
+        rows = self._db.read("waiting_runs", limit=limit, after=after)
+        return [WaitingRun(*row) for row in rows]
+
+    async def live_runs(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """Return those of some runs that are there and have not ended."""
+        return [run_id for (run_id,) in self._db.read("live_runs", run_ids=_json(run_ids))]
 
     async def _claim_waiting(self, name: str, row: dict[str, Any]) -> list[Any]:
         if name == "claim_queued" and not self.lets_through(row):

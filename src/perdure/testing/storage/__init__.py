@@ -47,7 +47,9 @@ from perdure.testing.storage import (
     receipts,
     retention,
     schedules,
+    sessions,
     timers,
+    turns,
 )
 from perdure.testing.storage.scene import OpenStore, Scene
 
@@ -72,6 +74,8 @@ _PLANES: Final[dict[str, ModuleType]] = {
         blobs,
         checkpoints,
         schedules,
+        sessions,
+        turns,
         encryption,
     )
 }
@@ -97,6 +101,8 @@ def checks(*, without: Collection[str] = ()) -> list[Check]:
 
     Raises `InvalidOptions` for a plane that is not optional.
     """
+    if isinstance(without, str):
+        raise InvalidOptions(f"without= is several names, as in without=[{without!r}]")
     if wrong := sorted({*without} - OPTIONAL):
         optional = ", ".join(sorted(OPTIONAL))
         raise InvalidOptions(f"{wrong[0]!r} cannot be left out: it is none of {optional}")

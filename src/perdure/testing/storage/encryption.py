@@ -4,12 +4,16 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from perdure.engine.reencryption import CLASSES, reencrypt
 from perdure.engine.store import RunProblem, RunState, RunStore
 from perdure.errors import KeyUnavailable, StorageCorrupt
 from perdure.journal.checkpoint import Checkpoint, CheckpointKind
+from perdure.session import headers
 from perdure.testing.storage.expecting import ensure, expect, refusal
 from perdure.testing.storage.scene import Process, Scene
+from perdure.testing.storage.talking import append, changed, said, streamed
 from perdure.testing.storage.upkeep import exported
 from perdure.testing.storage.work import talk, worked
 
@@ -103,6 +107,8 @@ async def _reencrypted(scene: Scene, before: Vault | None, vault: Vault) -> None
 async def _reads_nothing(scene: Scene, vault: Vault | None) -> None:
     with refusal(_REFUSED, "reading without the key"):
         await (await scene.store(vault=vault)).read_run_input("done")
+    with refusal(_REFUSED, "reading what was said without the key"):
+        await (await scene.store(vault=vault)).session_page("talk", None, 9)
 
 
 async def _worked(process: Process) -> None:
@@ -112,10 +118,15 @@ async def _worked(process: Process) -> None:
     await process.store.release_run(await worked(process, "waits"))
     state = Checkpoint("done", "stream", CheckpointKind.STREAM, 1, 0, b'{"version":1}')
     await process.store.save_checkpoint(state)
+    (serial,) = await said(process.store, streamed("m-1"))
+    await changed(process.store, append(serial, "what was said", headers.COMPLETE))
+    (serial,) = await said(process.store, streamed("m-2"))
+    await changed(process.store, append(serial, "what is being said"))
 
 
 async def _told(store: RunStore) -> list[bytes]:
-    return [await exported(store, run_id) for run_id in ("done", "failed", "waits")]
+    runs = [await exported(store, run_id) for run_id in ("done", "failed", "waits")]
+    return [*runs, msgspec.json.encode(await store.session_snapshot("talk", 9))]
 
 
 def _vault(*, accept_plaintext: bool = False, **keys: bytes) -> Vault:

@@ -4,7 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.005
@@ -43,3 +45,19 @@ async def soon(told: Callable[[], Awaitable[bool]], what: str) -> None:
         if time.monotonic() > ends:
             raise AssertionError(f"{what}: not within {_PATIENCE_SECONDS:.0f} seconds")
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def within(work: Awaitable[T], what: str, seconds: float | None = None) -> T:
+    """Return what something comes to; raise `AssertionError` when it takes too long.
+
+    `seconds` is how long that is, None for as long as any wait may take.
+    """
+    seconds = _PATIENCE_SECONDS if seconds is None else seconds
+    patience = asyncio.timeout(seconds)
+    try:
+        async with patience:
+            return await work
+    except TimeoutError as error:
+        if not patience.expired():
+            raise
+        raise AssertionError(f"{what}: not within {seconds:.0f} seconds") from error

@@ -214,6 +214,52 @@ async def a_run_takes_its_queue_with_it(scene: Scene) -> None:
     expect((await process.run("mail-0")).queued, Queued("mail", None, 3), "an erased run")
 
 
+async def a_claim_for_one_queue_takes_of_that_alone(scene: Scene) -> None:
+    """Its first run, as far as its limits let it through, and nothing of others or of none."""
+    one, other = await scene.process(), await scene.process()
+    for name in ("mail", "calls"):
+        await one.store.declare_queue(name, QueueLimits(concurrency=2))
+    await one.store.start_run(new_run("plain"), None)
+    await _start(one, "calls", 2, priority=9)
+    await _start(one, "mail", 3)
+    await _start(one, "mail", 1, priority=5, name="urgent")
+
+    async def claim(process: Process, queue: str, limit: int) -> list[str]:
+        claims = await process.store.claim_runs(process.holder, SERVED, limit, queue=queue)
+        return [claim.fence.run_id for claim in claims]
+
+    expect(await claim(one, "mail", 1), ["urgent-0"], "the first claim of a queue")
+    expect(await claim(other, "mail", 9), ["mail-0"], "what else it lets through")
+    expect(await claim(other, "none", 9), [], "claims of a queue that is not there")
+    expect(await claim(one, "calls", 9), ["calls-0", "calls-1"], "claims of another queue")
+    expect(await one.claim(9), ["plain"], "claims of any")
+
+
+async def what_waits_for_a_worker_is_listed_page_by_page(scene: Scene) -> None:
+    """In the order in which it was written, whether a queue lets it through or not."""
+    one, other = await scene.process(), await scene.process()
+    await one.store.declare_queue("mail", QueueLimits(concurrency=1))
+    await _start(one, "mail", 2)
+    for number in range(3):
+        await other.store.start_run(new_run(f"plain-{number}"), None)
+    expect(await one.claim(1, ("wor", 1)), [], "claims of what is not served")
+    first = await one.store.waiting_runs(limit=3)
+    expect([run.run_id for run in first], ["mail-0", "mail-1", "plain-0"], "the first page")
+    expect({(run.function, run.version, run.session) for run in first}, {("work", 1, None)}, "runs")
+    (claim,) = await one.store.claim_runs(one.holder, SERVED, 1, ["plain-1"])
+    await one.store.release_run(claim.fence)
+    rest = await other.store.waiting_runs(limit=3, after=first[-1].number)
+    expect(
+        [(run.run_id, run.generation) for run in rest], [("plain-1", 1), ("plain-2", 0)], "the rest"
+    )
+    await one.claim(9)
+    left = await one.store.waiting_runs(limit=9)
+    expect([run.run_id for run in left], ["mail-1"], "what waits for a place")
+    await one.store.request_cancel("mail-1")
+    live = await other.store.live_runs(["none", "mail-0", "mail-1", "plain-0"])
+    expect(sorted(live), ["mail-0", "plain-0"], "those that have not ended")
+
+
 async def _start(
     process: Process,
     queue: str,

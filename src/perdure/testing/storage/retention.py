@@ -12,6 +12,7 @@ from perdure.engine.store import RunRow, RunState
 from perdure.errors import EffectErased, LeaseLost
 from perdure.testing.storage.expecting import ensure, expect, refusal
 from perdure.testing.storage.scene import IDENTITY, Process, Scene, new_run, settlement
+from perdure.testing.storage.talking import draft, said
 from perdure.testing.storage.upkeep import CLASSES, LATER_SECONDS, collected, everything
 
 _NOTHING: Final = Expiry(None, None, None, None, None)
@@ -21,7 +22,14 @@ async def what_is_counted_is_what_is_deleted(scene: Scene) -> None:
     """Class by class, and nothing of another class, of what goes on or of what is in doubt."""
     process, other = await scene.process(), await scene.process()
     over, lasting = await _some_of_everything(process, other)
-    counts = {"runs": len(over), "receipts": 5, "tombstones": 2, "audit": 0, "workers": 1}
+    counts = {
+        "runs": len(over),
+        "receipts": 5,
+        "tombstones": 2,
+        "audit": 0,
+        "workers": 1,
+        "sessions": 1,
+    }
     for name in CLASSES:
         expiry = everything(process.store, name)
         wanted = {**dict.fromkeys(CLASSES, 0), name: counts[name]}
@@ -166,6 +174,7 @@ async def _some_of_everything(process: Process, other: Process) -> tuple[list[st
     await process.attempted(ReceiptState.COMPLETED)
     await _settled(process, 2, Move.REFUSE)
     await _settled(process, 3, Move.DOUBT)
+    await said(other.store, draft("m-1"))
     await other.store.retire_worker(gone)
     names = ("erased", "doubted", "running", "parked", "waits")
     return over, [await process.run(name) for name in names]

@@ -18,7 +18,7 @@ from perdure.engine.store import RunStore
 from perdure.testing.storage.expecting import ensure, expect
 from perdure.testing.storage.scene import Process, settlement
 
-CLASSES: Final = ("runs", "receipts", "tombstones", "audit", "workers")
+CLASSES: Final = ("runs", "receipts", "tombstones", "audit", "workers", "sessions")
 """What expires."""
 
 LATER_SECONDS: Final = 3600.0

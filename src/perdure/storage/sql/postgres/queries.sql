@@ -3,7 +3,8 @@
 -- be taken from its owner is locked by who relies on it: a run's row for what the run writes, and a
 -- worker's row for what the worker claims. Locks are taken in this order: worker, queues in the order
 -- of their names, pieces in the order of their digests, run, the run that started it, receipt,
--- checkpoint or message. Nothing but the end of a run waits for a run after it has locked another.
+-- checkpoint or message, sessions in the order of their names, what is in them. Nothing but the end
+-- of a run waits for a run after it has locked another.
 -- A statement of many rows gets each column as an array, and returns the place of each row in them.
 
 -- name: server
@@ -291,6 +292,18 @@ FROM claimed ORDER BY array_position(%(numbers)s::bigint[], run_number);
 SELECT * FROM perdure.runs_read WHERE state = 'pending'
 AND function || '@' || version <> ALL(%(served)s::text[])
 ORDER BY run_number LIMIT 100;
+
+-- name: waiting_runs
+-- The runs that wait for a worker behind the number :after, and the sessions that they answer in.
+SELECT runs.run_id, function, version, session, run_number, generation
+FROM perdure.runs LEFT JOIN perdure.turns ON turns.run_id = runs.run_id
+WHERE state = 'pending' AND run_number > %(after)s
+ORDER BY run_number LIMIT %(limit)s;
+
+-- name: live_runs
+-- Those of some runs that have not ended.
+SELECT run_id FROM perdure.runs WHERE run_id = ANY(%(run_ids)s::text[])
+AND state NOT IN ('completed', 'failed', 'cancelled');
 
 -- name: lock_run
 -- Keep others from changing a run until the end of the transaction.
@@ -1271,7 +1284,8 @@ FROM pg_stat_user_tables WHERE schemaname = %(schema)s ORDER BY relname;
 -- name: vacuum_full
 -- Write every table anew that holds what users gave.
 VACUUM (FULL) perdure.runs, perdure.records, perdure.pieces, perdure.receipts, perdure.timers,
-  perdure.checkpoints, perdure.messages, perdure.approvals;
+  perdure.checkpoints, perdure.messages, perdure.approvals, perdure.session_messages,
+  perdure.session_appends;
 
 -- name: expired_runs
 -- Some runs that were over before an instant, the oldest first, unless something may still come of
@@ -1368,7 +1382,8 @@ SELECT key_id, proof FROM perdure.keys ORDER BY key_id;
 
 -- name: holds_any
 -- Whether anything was ever written that users gave.
-SELECT EXISTS (SELECT 1 FROM perdure.runs) OR EXISTS (SELECT 1 FROM perdure.receipts);
+SELECT EXISTS (SELECT 1 FROM perdure.runs) OR EXISTS (SELECT 1 FROM perdure.receipts)
+OR EXISTS (SELECT 1 FROM perdure.sessions);
 
 -- name: note_key
 -- Note a key before anything is sealed with it.
@@ -1404,7 +1419,11 @@ SELECT
    WHERE substr(payload, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
   (SELECT count(*) FROM perdure.approvals
    WHERE substr(arguments, 1, length(%(head)s::bytea)) <> %(head)s::bytea
-   OR substr(answer, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
+   OR substr(answer, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.session_messages
+   WHERE substr(document, 1, length(%(head)s::bytea)) <> %(head)s::bytea),
+  (SELECT count(*) FROM perdure.session_appends
+   WHERE substr(document, 1, length(%(head)s::bytea)) <> %(head)s::bytea);
 
 -- name: stale_runs
 -- Some runs after a number with a value that is not sealed as values are now.
@@ -1803,3 +1822,256 @@ UPDATE perdure.queues SET paused = true WHERE name = %(name)s RETURNING 1;
 -- name: release_queue
 -- Let the runs of a queue be claimed again; return whether there is one.
 UPDATE perdure.queues SET paused = false WHERE name = %(name)s RETURNING 1;
+
+-- name: note_turn
+-- Write which run answers what was said in a session, and that the session is to hear of its end.
+INSERT INTO perdure.turns (run_id, session, event_id) VALUES (%(run_id)s, %(session)s, %(event_id)s)
+ON CONFLICT (run_id) DO UPDATE SET open = true;
+
+-- name: read_turn
+-- What a run answers.
+SELECT run_id, session, event_id FROM perdure.turns WHERE run_id = %(run_id)s;
+
+-- name: list_turns
+-- The turns of a session, in the order of the ids of their runs.
+SELECT run_id, session, event_id FROM perdure.turns WHERE session = %(session)s ORDER BY run_id;
+
+-- name: ended_turns
+-- Open turns whose run has ended, some of them.
+SELECT turns.run_id, session, event_id, state, generation, problem_code
+FROM perdure.turns AS turns JOIN perdure.runs AS runs ON runs.run_id = turns.run_id
+WHERE open AND state IN ('completed', 'failed', 'cancelled') AND turns.run_id > %(after)s
+ORDER BY turns.run_id LIMIT %(limit)s;
+
+-- name: close_turn
+-- Note that a session was told how a run ended, unless the run goes on since.
+UPDATE perdure.turns SET open = false
+WHERE run_id = %(run_id)s
+AND EXISTS (SELECT 1 FROM perdure.runs WHERE run_id = %(run_id)s AND generation = %(generation)s
+            AND state IN ('completed', 'failed', 'cancelled'));
+
+-- name: held_fences
+-- Those of some fences that still hold, and will until the end of the transaction.
+SELECT runs.run_id, runs.holder, runs.generation
+FROM unnest(%(run_id)s::text[], %(holder)s::text[], %(generation)s::bigint[])
+  AS given (run_id, holder, generation)
+JOIN perdure.runs AS runs ON runs.run_id = given.run_id AND runs.holder = given.holder
+  AND runs.generation = given.generation
+FOR SHARE OF runs;
+
+-- name: create_sessions
+-- Make sessions known that are about to be written to; in order, since others make them too.
+INSERT INTO perdure.sessions (session, changed_at)
+SELECT * FROM unnest(%(session)s::text[], %(changed_at)s::double precision[])
+  AS new (session, changed_at)
+ORDER BY session
+ON CONFLICT (session) DO NOTHING;
+
+-- name: lock_sessions
+-- How far some sessions have come, which nobody else writes to until the end of the transaction.
+SELECT session, session_number, head, floor FROM perdure.sessions
+WHERE session = ANY(%(session)s::text[]) ORDER BY session FOR NO KEY UPDATE;
+
+-- name: find_published
+-- Those messages that sessions have had under some ids.
+SELECT messages.session_number, messages.message_id, serial
+FROM unnest(%(session_number)s::bigint[], %(message_id)s::text[]) AS given (session_number, message_id)
+JOIN perdure.session_messages AS messages ON messages.session_number = given.session_number
+  AND messages.message_id = given.message_id;
+
+-- name: find_changed
+-- Whose the messages are that are to be changed, and what they have taken in; those that are not kept
+-- cannot be.
+SELECT messages.session_number, messages.serial, version, run_id
+FROM unnest(%(session_number)s::bigint[], %(serial)s::bigint[]) AS given (session_number, serial)
+JOIN perdure.session_messages AS messages ON messages.session_number = given.session_number
+  AND messages.serial = given.serial
+WHERE NOT ephemeral;
+
+-- name: open_streams
+-- The messages of some runs with what was appended and not taken in.
+SELECT DISTINCT messages.session_number, messages.serial
+FROM unnest(%(session_number)s::bigint[], %(run_id)s::text[]) AS given (session_number, run_id)
+JOIN perdure.session_appends AS appends ON appends.session_number = given.session_number
+JOIN perdure.session_messages AS messages ON messages.session_number = appends.session_number
+  AND messages.serial = appends.serial AND messages.run_id = given.run_id;
+
+-- name: read_joined
+-- Messages that are to take in what was done to them.
+SELECT messages.session_number, messages.serial, version, name, client_id, document
+FROM unnest(%(session_number)s::bigint[], %(serial)s::bigint[]) AS given (session_number, serial)
+JOIN perdure.session_messages AS messages ON messages.session_number = given.session_number
+  AND messages.serial = given.serial;
+
+-- name: read_appended
+-- What was appended to some messages and not taken in.
+SELECT appends.session_number, appends.serial, version, client_id, document
+FROM unnest(%(session_number)s::bigint[], %(serial)s::bigint[]) AS given (session_number, serial)
+JOIN perdure.session_appends AS appends ON appends.session_number = given.session_number
+  AND appends.serial = given.serial
+ORDER BY version;
+
+-- name: insert_session_messages
+-- Write new messages.
+INSERT INTO perdure.session_messages (session_number, serial, version, message_id, name, client_id,
+                                      run_id, created_at, ephemeral, document)
+SELECT session_number, serial, serial, message_id, name, client_id, run_id, created_at, ephemeral,
+       document
+FROM unnest(%(session_number)s::bigint[], %(serial)s::bigint[], %(message_id)s::text[],
+            %(name)s::text[], %(client_id)s::text[], %(run_id)s::text[],
+            %(created_at)s::double precision[], %(ephemeral)s::boolean[], %(document)s::bytea[])
+  AS new (session_number, serial, message_id, name, client_id, run_id, created_at, ephemeral,
+          document);
+
+-- name: insert_session_appends
+-- Write what is appended to messages.
+INSERT INTO perdure.session_appends (session_number, serial, version, client_id, document)
+SELECT * FROM unnest(%(session_number)s::bigint[], %(serial)s::bigint[], %(version)s::bigint[],
+                     %(client_id)s::text[], %(document)s::bytea[])
+  AS new (session_number, serial, version, client_id, document);
+
+-- name: join_session_messages
+-- Write messages with all that they take in.
+UPDATE perdure.session_messages AS messages SET version = new.version, document = new.document
+FROM unnest(%(session_number)s::bigint[], %(serial)s::bigint[], %(version)s::bigint[],
+            %(document)s::bytea[]) AS new (session_number, serial, version, document)
+WHERE messages.session_number = new.session_number AND messages.serial = new.serial;
+
+-- name: drop_joined
+-- Delete what messages have taken in.
+DELETE FROM perdure.session_appends AS appends
+USING unnest(%(session_number)s::bigint[], %(serial)s::bigint[]) AS given (session_number, serial)
+WHERE appends.session_number = given.session_number AND appends.serial = given.serial;
+
+-- name: advance_sessions
+-- Note how far sessions have come, which are locked.
+UPDATE perdure.sessions AS sessions SET head = new.head, changed_at = new.changed_at
+FROM unnest(%(session_number)s::bigint[], %(head)s::bigint[], %(changed_at)s::double precision[])
+  AS new (session_number, head, changed_at)
+WHERE sessions.session_number = new.session_number;
+
+-- name: drop_ephemeral
+-- Delete some of what is not kept and was written before an instant.
+DELETE FROM perdure.session_messages WHERE message_number IN (
+  SELECT message_number FROM perdure.session_messages
+  WHERE ephemeral AND created_at < %(before)s::double precision
+  LIMIT %(limit)s FOR UPDATE SKIP LOCKED);
+
+-- name: read_deliveries
+-- How far a session has come, and what was done to its messages after a version, as far as a limit.
+WITH wanted AS (SELECT session_number, head, floor FROM perdure.sessions WHERE session = %(session)s)
+SELECT 0 AS kind, head AS version, floor AS serial, NULL::text AS name, NULL::text AS client_id,
+       NULL::double precision AS created_at, false AS ephemeral, NULL::bytea AS document
+FROM wanted
+UNION ALL (
+  SELECT 1, version, serial, name, client_id, created_at, ephemeral, document
+  FROM perdure.session_messages WHERE session_number = (SELECT session_number FROM wanted)
+  AND version > %(after)s ORDER BY version LIMIT %(limit)s)
+UNION ALL (
+  SELECT 2, version, serial, NULL, client_id, NULL, false, document
+  FROM perdure.session_appends WHERE session_number = (SELECT session_number FROM wanted)
+  AND version > %(after)s ORDER BY version LIMIT %(limit)s);
+
+-- name: read_page
+-- How far a session has come, its newest messages before a serial, and what was appended to those.
+WITH wanted AS (SELECT session_number, head, floor FROM perdure.sessions WHERE session = %(session)s),
+page AS (
+  SELECT version, serial, name, client_id, created_at, document
+  FROM perdure.session_messages WHERE session_number = (SELECT session_number FROM wanted)
+  AND serial > (SELECT floor FROM wanted) AND serial < %(before)s AND NOT ephemeral
+  ORDER BY serial DESC LIMIT %(limit)s)
+SELECT 0 AS kind, head AS version, floor AS serial, NULL::text AS name, NULL::text AS client_id,
+       NULL::double precision AS created_at, false AS ephemeral, NULL::bytea AS document
+FROM wanted
+UNION ALL SELECT 1, version, serial, name, client_id, created_at, false, document FROM page
+UNION ALL SELECT 2, version, serial, NULL, client_id, NULL, false, document
+FROM perdure.session_appends WHERE session_number = (SELECT session_number FROM wanted)
+AND serial IN (SELECT serial FROM page);
+
+-- name: session_heads
+-- The last version of each of some sessions.
+SELECT session, head FROM perdure.sessions WHERE session = ANY(%(sessions)s::text[]) AND head > 0;
+
+-- name: list_sessions
+-- The sessions that were written to last.
+SELECT session, head, changed_at FROM perdure.sessions WHERE floor < head
+ORDER BY changed_at DESC, session_number DESC LIMIT %(limit)s;
+
+-- name: erase_session
+-- Let nobody read what a session has; return its number where there was anything.
+UPDATE perdure.sessions SET floor = head, erasing = true
+WHERE session = %(session)s AND (floor < head OR erasing) RETURNING session_number;
+
+-- name: count_sessions_expired
+-- How many sessions were last written to before an instant, and have no run that goes on.
+SELECT count(*) FROM perdure.sessions AS sessions
+WHERE floor < head AND changed_at < %(before)s::double precision
+AND NOT EXISTS (SELECT 1 FROM perdure.turns AS turns
+                JOIN perdure.runs AS runs ON runs.run_id = turns.run_id
+                WHERE turns.session = sessions.session
+                AND state NOT IN ('completed', 'failed', 'cancelled'));
+
+-- name: collect_sessions
+-- Let nobody read some sessions that were last written to before an instant, and have no run that
+-- goes on. Those that somebody writes to are left alone.
+UPDATE perdure.sessions SET floor = head, erasing = true WHERE session_number IN (
+  SELECT session_number FROM perdure.sessions AS sessions
+  WHERE floor < head AND changed_at < %(before)s::double precision
+  AND NOT EXISTS (SELECT 1 FROM perdure.turns AS turns
+                  JOIN perdure.runs AS runs ON runs.run_id = turns.run_id
+                  WHERE turns.session = sessions.session
+                  AND state NOT IN ('completed', 'failed', 'cancelled'))
+  LIMIT %(limit)s FOR UPDATE SKIP LOCKED);
+
+-- name: erase_session_messages
+-- Delete some messages that nobody may read, but for those that somebody else deletes.
+DELETE FROM perdure.session_messages WHERE message_number IN (
+  SELECT message_number FROM perdure.sessions AS sessions
+  JOIN perdure.session_messages AS messages USING (session_number)
+  WHERE erasing AND serial <= floor LIMIT %(limit)s FOR UPDATE OF messages SKIP LOCKED);
+
+-- name: erase_session_appends
+-- Delete some of what was appended to messages that nobody may read.
+DELETE FROM perdure.session_appends WHERE append_number IN (
+  SELECT append_number FROM perdure.sessions AS sessions
+  JOIN perdure.session_appends AS appends USING (session_number)
+  WHERE erasing AND serial <= floor LIMIT %(limit)s FOR UPDATE OF appends SKIP LOCKED);
+
+-- name: end_erasing
+-- Note of which sessions nothing is left that nobody may read. It waits for no session: whoever
+-- writes to one may wait for what is deleted here.
+UPDATE perdure.sessions SET erasing = false WHERE session_number IN (
+  SELECT session_number FROM perdure.sessions AS sessions WHERE erasing
+  AND NOT EXISTS (SELECT 1 FROM perdure.session_messages AS messages
+                  WHERE messages.session_number = sessions.session_number AND serial <= floor)
+  AND NOT EXISTS (SELECT 1 FROM perdure.session_appends AS appends
+                  WHERE appends.session_number = sessions.session_number AND version <= floor)
+  FOR UPDATE SKIP LOCKED);
+
+-- name: is_erasing
+-- Whether something is left of a session that nobody may read.
+SELECT erasing FROM perdure.sessions WHERE session_number = %(session_number)s;
+
+-- name: stale_session_messages
+-- Some messages after a number with a document that is not sealed as values are now.
+SELECT message_number, session, serial, version, name, client_id, document
+FROM perdure.session_messages AS messages JOIN perdure.sessions AS sessions USING (session_number)
+WHERE message_number > %(after)s
+AND substr(document, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+ORDER BY message_number LIMIT %(limit)s FOR UPDATE OF messages;
+
+-- name: reseal_session_messages
+-- Write the document of a message anew.
+UPDATE perdure.session_messages SET document = %(document)s WHERE message_number = %(number)s;
+
+-- name: stale_session_appends
+-- Some of what was appended after a number with a document that is not sealed as values are now.
+SELECT append_number, session, serial, version, client_id, document
+FROM perdure.session_appends AS appends JOIN perdure.sessions AS sessions USING (session_number)
+WHERE append_number > %(after)s
+AND substr(document, 1, length(%(head)s::bytea)) <> %(head)s::bytea
+ORDER BY append_number LIMIT %(limit)s FOR UPDATE OF appends;
+
+-- name: reseal_session_appends
+-- Write the document of what was appended anew.
+UPDATE perdure.session_appends SET document = %(document)s WHERE append_number = %(number)s;

@@ -72,9 +72,9 @@ RETURNING run_number, run_id, generation, function, version, started_at, deadlin
           input_sha256, input_piece, input_packing, input;
 
 -- name: open_queues
--- The queues in which runs wait that may be let through, with their limits, how many runs of each
--- are executed, and how many began within its time. An instant that is further off is of a clock
--- that was set since.
+-- The queues in which runs wait that may be let through, or :asked alone, with their limits, how many
+-- runs of each are executed, and how many began within its time. An instant that is further off is
+-- of a clock that was set since.
 SELECT name, concurrency, key_concurrency, rate_runs,
        (SELECT count(*) FROM runs
         WHERE state IN ('running', 'cancelling') AND queue = queues.name),
@@ -82,7 +82,7 @@ SELECT name, concurrency, key_concurrency, rate_runs,
             THEN (SELECT count(*) FROM runs WHERE queue = queues.name
                   AND started_at > :now - rate_seconds AND started_at <= :now + rate_seconds)
             END
-FROM queues WHERE NOT paused
+FROM queues WHERE NOT paused AND (:asked IS NULL OR name = :asked)
 AND EXISTS (SELECT 1 FROM runs WHERE state = 'pending' AND queue = queues.name)
 ORDER BY name;
 
@@ -153,6 +153,22 @@ FROM runs WHERE run_number IN (
   SELECT run_number FROM runs WHERE state = 'pending' AND queue IS NOT NULL)
 AND function || '@' || version NOT IN (SELECT value FROM json_each(:served))
 ORDER BY run_number LIMIT 100;
+
+-- name: waiting_runs
+-- The runs that wait for a worker behind the number :after, and the sessions that they answer in.
+SELECT runs.run_id, function, version, session, run_number, generation
+FROM runs LEFT JOIN turns ON turns.run_id = runs.run_id
+WHERE run_number IN (
+  SELECT run_number FROM runs WHERE state = 'pending' AND queue IS NULL
+  UNION ALL
+  SELECT run_number FROM runs WHERE state = 'pending' AND queue IS NOT NULL)
+AND run_number > :after
+ORDER BY run_number LIMIT :limit;
+
+-- name: live_runs
+-- Those of the runs :run_ids that have not ended.
+SELECT run_id FROM runs WHERE run_id IN (SELECT value FROM json_each(:run_ids))
+AND state NOT IN ('completed', 'failed', 'cancelled');
 
 -- name: end_run
 -- Write how a run ended and give up its ownership; cancelled, not parked, if that was asked for.
@@ -990,7 +1006,8 @@ SELECT key_id, proof FROM keys ORDER BY key_id;
 
 -- name: holds_any
 -- Whether anything was ever written that users gave.
-SELECT EXISTS (SELECT 1 FROM runs) OR EXISTS (SELECT 1 FROM receipts);
+SELECT EXISTS (SELECT 1 FROM runs) OR EXISTS (SELECT 1 FROM receipts)
+OR EXISTS (SELECT 1 FROM sessions);
 
 -- name: note_key
 -- Note a key before anything is sealed with it.
@@ -1018,7 +1035,9 @@ SELECT
   (SELECT count(*) FROM checkpoints WHERE substr(state, 1, length(:head)) <> :head),
   (SELECT count(*) FROM messages WHERE substr(payload, 1, length(:head)) <> :head),
   (SELECT count(*) FROM approvals
-   WHERE substr(arguments, 1, length(:head)) <> :head OR substr(answer, 1, length(:head)) <> :head);
+   WHERE substr(arguments, 1, length(:head)) <> :head OR substr(answer, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM session_messages WHERE substr(document, 1, length(:head)) <> :head),
+  (SELECT count(*) FROM session_appends WHERE substr(document, 1, length(:head)) <> :head);
 
 -- name: stale_runs
 -- Some runs after :after with a value that does not begin with :head.
@@ -1317,3 +1336,210 @@ UPDATE queues SET paused = 1 WHERE name = :name;
 -- name: release_queue
 -- Let the runs of a queue be claimed again.
 UPDATE queues SET paused = 0 WHERE name = :name;
+
+-- name: note_turn
+-- Write which run answers what was said in a session, and that the session is to hear of its end.
+INSERT INTO turns (run_id, session, event_id) VALUES (:run_id, :session, :event_id)
+ON CONFLICT (run_id) DO UPDATE SET open = 1;
+
+-- name: read_turn
+-- What a run answers.
+SELECT run_id, session, event_id FROM turns WHERE run_id = :run_id;
+
+-- name: list_turns
+-- The turns of a session, in the order of the ids of their runs.
+SELECT run_id, session, event_id FROM turns WHERE session = :session ORDER BY run_id;
+
+-- name: ended_turns
+-- Open turns whose run has ended, some of them.
+SELECT turns.run_id, session, event_id, state, generation, problem_code
+FROM turns JOIN runs ON runs.run_id = turns.run_id
+WHERE open AND state IN ('completed', 'failed', 'cancelled') AND turns.run_id > :after
+ORDER BY turns.run_id LIMIT :limit;
+
+-- name: close_turn
+-- Note that a session was told how a run ended, unless the run goes on since.
+UPDATE turns SET open = 0
+WHERE run_id = :run_id
+AND EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND generation = :generation
+            AND state IN ('completed', 'failed', 'cancelled'));
+
+-- name: held_fences
+-- Those of some fences that still hold.
+SELECT run_id, holder, generation FROM runs
+WHERE run_id = :run_id AND holder = :holder AND generation = :generation;
+
+-- name: create_sessions
+-- Make a session known that is about to be written to.
+INSERT INTO sessions (session, changed_at) VALUES (:session, :changed_at)
+ON CONFLICT (session) DO NOTHING;
+
+-- name: lock_sessions
+-- How far a session has come.
+SELECT session, session_number, head, floor FROM sessions WHERE session = :session;
+
+-- name: find_published
+-- A message that a session has had under an id.
+SELECT session_number, message_id, serial FROM session_messages
+WHERE session_number = :session_number AND message_id = :message_id;
+
+-- name: find_changed
+-- Whose a message is that is to be changed, and what it has taken in; one that is not kept cannot be.
+SELECT session_number, serial, version, run_id FROM session_messages
+WHERE session_number = :session_number AND serial = :serial AND NOT ephemeral;
+
+-- name: open_streams
+-- The messages of a run with what was appended and not taken in.
+SELECT DISTINCT session_number, serial
+FROM session_appends JOIN session_messages USING (session_number, serial)
+WHERE session_number = :session_number AND run_id = :run_id;
+
+-- name: read_joined
+-- A message that is to take in what was done to it.
+SELECT session_number, serial, version, name, client_id, document FROM session_messages
+WHERE session_number = :session_number AND serial = :serial;
+
+-- name: read_appended
+-- What was appended to a message and not taken in.
+SELECT session_number, serial, version, client_id, document FROM session_appends
+WHERE session_number = :session_number AND serial = :serial ORDER BY version;
+
+-- name: insert_session_messages
+-- Write a new message.
+INSERT INTO session_messages (session_number, serial, version, message_id, name, client_id, run_id,
+                              created_at, ephemeral, document)
+VALUES (:session_number, :serial, :serial, :message_id, :name, :client_id, :run_id, :created_at,
+        :ephemeral, :document);
+
+-- name: insert_session_appends
+-- Write what is appended to a message.
+INSERT INTO session_appends (session_number, serial, version, client_id, document)
+VALUES (:session_number, :serial, :version, :client_id, :document);
+
+-- name: join_session_messages
+-- Write a message with all that it takes in.
+UPDATE session_messages SET version = :version, document = :document
+WHERE session_number = :session_number AND serial = :serial;
+
+-- name: drop_joined
+-- Delete what a message has taken in.
+DELETE FROM session_appends WHERE session_number = :session_number AND serial = :serial;
+
+-- name: advance_sessions
+-- Note how far a session has come.
+UPDATE sessions SET head = :head, changed_at = :changed_at WHERE session_number = :session_number;
+
+-- name: drop_ephemeral
+-- Delete some of what is not kept and was written before :before.
+DELETE FROM session_messages WHERE message_number IN (
+  SELECT message_number FROM session_messages WHERE ephemeral AND created_at < :before
+  LIMIT :limit);
+
+-- name: read_deliveries
+-- How far a session has come, and what was done to its messages after a version, as far as :limit.
+WITH wanted AS (SELECT session_number, head, floor FROM sessions WHERE session = :session)
+SELECT 0 AS kind, head AS version, floor AS serial, NULL AS name, NULL AS client_id,
+       NULL AS created_at, 0 AS ephemeral, NULL AS document
+FROM wanted
+UNION ALL SELECT * FROM (
+  SELECT 1, version, serial, name, client_id, created_at, ephemeral, document
+  FROM session_messages WHERE session_number = (SELECT session_number FROM wanted)
+  AND version > :after ORDER BY version LIMIT :limit)
+UNION ALL SELECT * FROM (
+  SELECT 2, version, serial, NULL, client_id, NULL, 0, document
+  FROM session_appends WHERE session_number = (SELECT session_number FROM wanted)
+  AND version > :after ORDER BY version LIMIT :limit);
+
+-- name: read_page
+-- How far a session has come, its newest messages before a serial, and what was appended to those.
+WITH wanted AS (SELECT session_number, head, floor FROM sessions WHERE session = :session),
+page AS (
+  SELECT version, serial, name, client_id, created_at, document
+  FROM session_messages WHERE session_number = (SELECT session_number FROM wanted)
+  AND serial > (SELECT floor FROM wanted) AND serial < :before AND NOT ephemeral
+  ORDER BY serial DESC LIMIT :limit)
+SELECT 0 AS kind, head AS version, floor AS serial, NULL AS name, NULL AS client_id,
+       NULL AS created_at, 0 AS ephemeral, NULL AS document
+FROM wanted
+UNION ALL SELECT 1, version, serial, name, client_id, created_at, 0, document FROM page
+UNION ALL SELECT 2, version, serial, NULL, client_id, NULL, 0, document
+FROM session_appends WHERE session_number = (SELECT session_number FROM wanted)
+AND serial IN (SELECT serial FROM page);
+
+-- name: session_heads
+-- The last version of each of some sessions.
+SELECT session, head FROM sessions
+WHERE session IN (SELECT value FROM json_each(:sessions)) AND head > 0;
+
+-- name: list_sessions
+-- The sessions that were written to last.
+SELECT session, head, changed_at FROM sessions WHERE floor < head
+ORDER BY changed_at DESC, session_number DESC LIMIT :limit;
+
+-- name: erase_session
+-- Let nobody read what a session has; return its number where there was anything.
+UPDATE sessions SET floor = head, erasing = 1
+WHERE session = :session AND (floor < head OR erasing) RETURNING session_number;
+
+-- name: count_sessions_expired
+-- How many sessions were last written to before :before, and have no run that goes on.
+SELECT count(*) FROM sessions WHERE floor < head AND changed_at < :before
+AND NOT EXISTS (SELECT 1 FROM turns JOIN runs USING (run_id)
+                WHERE turns.session = sessions.session
+                AND state NOT IN ('completed', 'failed', 'cancelled'));
+
+-- name: collect_sessions
+-- Let nobody read some sessions that were last written to before :before, and have no run that goes
+-- on.
+UPDATE sessions SET floor = head, erasing = 1 WHERE session_number IN (
+  SELECT session_number FROM sessions WHERE floor < head AND changed_at < :before
+  AND NOT EXISTS (SELECT 1 FROM turns JOIN runs USING (run_id)
+                  WHERE turns.session = sessions.session
+                  AND state NOT IN ('completed', 'failed', 'cancelled'))
+  LIMIT :limit);
+
+-- name: erase_session_messages
+-- Delete some messages that nobody may read.
+DELETE FROM session_messages WHERE message_number IN (
+  SELECT message_number FROM sessions JOIN session_messages USING (session_number)
+  WHERE erasing AND serial <= floor LIMIT :limit);
+
+-- name: erase_session_appends
+-- Delete some of what was appended to messages that nobody may read.
+DELETE FROM session_appends WHERE append_number IN (
+  SELECT append_number FROM sessions JOIN session_appends USING (session_number)
+  WHERE erasing AND serial <= floor LIMIT :limit);
+
+-- name: end_erasing
+-- Note of which sessions nothing is left that nobody may read.
+UPDATE sessions SET erasing = 0 WHERE erasing
+AND NOT EXISTS (SELECT 1 FROM session_messages AS messages
+                WHERE messages.session_number = sessions.session_number AND serial <= floor)
+AND NOT EXISTS (SELECT 1 FROM session_appends AS appends
+                WHERE appends.session_number = sessions.session_number AND version <= floor);
+
+-- name: is_erasing
+-- Whether something is left of a session that nobody may read.
+SELECT erasing FROM sessions WHERE session_number = :session_number;
+
+-- name: stale_session_messages
+-- Some messages after :after with a document that does not begin with :head.
+SELECT message_number, session, serial, version, name, client_id, document
+FROM session_messages JOIN sessions USING (session_number)
+WHERE message_number > :after AND substr(document, 1, length(:head)) <> :head
+ORDER BY message_number LIMIT :limit;
+
+-- name: reseal_session_messages
+-- Write the document of a message anew.
+UPDATE session_messages SET document = :document WHERE message_number = :number;
+
+-- name: stale_session_appends
+-- Some of what was appended after :after with a document that does not begin with :head.
+SELECT append_number, session, serial, version, client_id, document
+FROM session_appends JOIN sessions USING (session_number)
+WHERE append_number > :after AND substr(document, 1, length(:head)) <> :head
+ORDER BY append_number LIMIT :limit;
+
+-- name: reseal_session_appends
+-- Write the document of what was appended anew.
+UPDATE session_appends SET document = :document WHERE append_number = :number;

@@ -1,0 +1,1 @@
+"""The agent of the demo in a chat page, whose worker people kill: `perdure demo --chat`."""
