@@ -151,13 +151,8 @@ def test_an_interrupt_closes_the_app_and_the_run_goes_on_later(tmp_path: Path) -
         return "done"
 
     before = set(threading.enumerate())
-    # Whoever starts the tests in the background may have had interrupts ignored.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            app.run_sync(work, run_id=RUN)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    with pytest.raises(KeyboardInterrupt):
+        app.run_sync(work, run_id=RUN)
     assert set(threading.enumerate()) <= before
     interrupted = True
     assert app.run_sync(work, run_id=RUN) == "done"
