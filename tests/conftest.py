@@ -46,26 +46,29 @@ def _function_of(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Have a few of the tests that run on every storage run on a server, with one case each.
 
-    Of what every driver promises, one in sixteen is tested there; in CI, everything is.
+    Of what every driver promises, one in sixteen is tested there, and one in eight in memory, which
+    is SQLite without its file; in CI, everything is.
     """
 
-    def served(item: pytest.Item) -> bool:
-        case = getattr(item, "callspec", None)
-        return case is not None and "postgres" in case.params.values()
+    def kept(storage: str) -> list[pytest.Item]:
+        cases = ((item, getattr(item, "callspec", None)) for item in items)
+        return [item for item, case in cases if case and storage in case.params.values()]
 
     def promised(item: pytest.Item) -> bool:
         return item.path.is_relative_to(_PROMISES)
 
-    every = [item for item in items if served(item)]
-    asked = [item for item in every if promised(item)]
-    tested = sample([item for item in every if not promised(item)], _function_of)
+    served = kept("postgres")
+    asked = [item for item in served if promised(item)]
+    tested = sample([item for item in served if not promised(item)], _function_of)
+    beside = [item for item in kept("memory") if promised(item)]
     chosen = {
         *some(tested, lambda item: _function_of(item).encode(), of=48),
         *some(asked, lambda item: item.nodeid.encode(), of=16),
+        *some(beside, lambda item: item.nodeid.encode()),
     }
-    left = [item for item in every if item not in chosen]
-    items[:] = [item for item in items if not served(item) or item in chosen]
-    config.hook.pytest_deselected(items=left)
+    left = {*served, *beside} - chosen
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=list(left))
 
 
 @pytest.fixture(scope="session")
