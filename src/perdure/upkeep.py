@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from perdure.engine.registry import NOTHING
 from perdure.engine.retention import Retention, collect
 from perdure.engine.run_handle import RunHandle
-from perdure.engine.store import RunRow
 from perdure.ids import check_identifier
 
 if TYPE_CHECKING:
     from perdure.engine.archive import ArchiveStore
     from perdure.engine.engine import Engine
     from perdure.engine.rehearsal import Rehearsed
+    from perdure.engine.store import RunRow
 
 
 class Upkeep(ABC):
@@ -42,7 +42,9 @@ class Upkeep(ABC):
         """Delete what is over for longer than it is kept; return how much of each class.
 
         In transactions of bounded size, beside live runs. Cut short, the next call goes on with it.
-        Durable when it returns: the deletions, fsynced. Raises a `StorageError`.
+        Durable when it returns: the deletions, fsynced.
+        If it raises: `BlobsUnavailable` where the blob store that was given has none of the large
+        values that were looked for, and nothing was deleted; or another `StorageError`.
         """
         gone: Counter[str] = Counter()
         async for some in collect(self.store, retention.at(self.store.clock.now())):

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
-from perdure import App, Context, operation
+from perdure import App, Context, OperationIdentity, ReceiptStore, guard, operation
 from perdure.blobs import BlobStore, FileBlobs, ObjectBlobs
 from perdure.encryption import Keyring
 from perdure.engine.reencryption import reencrypt
 from perdure.engine.retention import Retention
 from perdure.errors import (
+    BlobsUnavailable,
     InputDigestMismatch,
     InvalidOptions,
     RunConflict,
@@ -34,7 +35,7 @@ from perdure.errors import (
 )
 from perdure.testing.manual_clock import ManualClock
 from tests.harness import RUN, app_on, run, until
-from tests.storages import look
+from tests.storages import look, url_of
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -183,6 +184,34 @@ def test_what_packs_well_stays_in_the_database(tmp_path: Path, files: Watched) -
     run(main())
 
 
+def test_what_is_no_record_stays_in_the_database_whatever_its_size(
+    tmp_path: Path, files: Watched
+) -> None:
+    """What a message said is in a blob, too, once a run has taken it, and its record with it."""
+    app = app_on(tmp_path, blobs=files)
+
+    @app.run(version=1)
+    async def listen(context: Context) -> int:
+        return len(await context.wait_for("word"))
+
+    async def main() -> None:
+        charged = OperationIdentity("invoice", "charge", "payments")
+        async with app.connect(), ReceiptStore(url_of(tmp_path)) as receipts:
+            assert await guard(receipts, charged, lambda _: answered()) == noise(1)
+            assert await guard(receipts, charged, lambda _: answered()) == noise(1)
+            await app.start("listen", run_id=RUN)
+            await app.send(RUN, "word", noise(2))
+        assert files.put_names == []
+        async with app:
+            assert await app.handle(RUN).result() == len(noise(2))
+        assert len(files.put_names) == 1
+
+    async def answered() -> str:
+        return noise(1)
+
+    run(main())
+
+
 def test_an_erasure_deletes_the_blobs_that_nobody_else_needs(
     tmp_path: Path, blobs: Watched
 ) -> None:
@@ -212,6 +241,37 @@ def test_a_collection_deletes_blobs(tmp_path: Path, files: Watched) -> None:
             assert (await app.collect(Retention()))["runs"] == 1
         assert await files.there() == []
         assert noted(tmp_path) == []
+
+    run(main())
+
+
+def test_a_collection_deletes_nothing_where_the_blobs_stand_elsewhere(
+    tmp_path: Path, files: Watched
+) -> None:
+    async def main() -> None:
+        await talked(tmp_path, files, clock=ManualClock())
+        async with talking(tmp_path, FileBlobs(tmp_path / "other")).connect() as app:
+            with pytest.raises(BlobsUnavailable, match=r"none of the large values .*/other/"):
+                await app.collect(Retention())
+        async with talking(tmp_path, files).connect() as app:
+            assert (await app.collect(Retention()))["runs"] == 1
+        assert await files.there() == []
+
+    run(main())
+
+
+def test_of_many_blobs_a_few_are_looked_for(tmp_path: Path, files: Watched) -> None:
+    async def main() -> None:
+        for number in range(3):
+            await talked(tmp_path, files, run_id=f"run-{number}")
+        assert len(files.put_names) > 8
+        async with talking(tmp_path, files).connect() as app:
+            found = await app.store.look_for_blobs()
+            assert (found.looked_for, found.missing) == (8, [])
+            # One that is lost keeps nobody from collecting.
+            await files.delete(files.put_names[-1])
+            assert len((await app.store.look_for_blobs()).missing) == 1
+            await app.collect(Retention())
 
     run(main())
 

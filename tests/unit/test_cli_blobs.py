@@ -58,17 +58,39 @@ def _files() -> list[Path]:
 
 
 def test_gc_deletes_nothing_where_it_could_not_delete_all(cli: Cli, tmp_path: Path) -> None:
-    code, out, _ = cli("gc", *URL, "--dry-run")
-    assert (code, out.startswith("would delete 1 runs")) == (1, True)
-    assert "stands in a blob store, which was not given" in out
-    assert "--app MODULE:APP" in json.loads(cli("gc", *URL, "--dry-run", "--json")[1])["advice"]
-    code, out, err = cli("gc", *URL)
-    assert (code, out) == (2, "")
-    assert "nothing was deleted, because some of what is in this database stands in a blob" in err
+    for dry, be in ((["--dry-run"], "would be"), ([], "was")):
+        code, out, err = cli("gc", *URL, *dry)
+        assert (code, out) == (2, "")
+        assert f"nothing {be} deleted, because some of what is in this database stands in" in err
+        assert "a blob store, which was not given" in err
+        assert "--app MODULE:APP" in err
     assert sql(tmp_path, "SELECT count(*) FROM runs") == [(1,)]
+    assert cli("gc", *WITH, "--dry-run")[1].startswith("would delete 1 runs")
     code, out, _ = cli("gc", *WITH)
     assert (code, out.startswith("deleted 1 runs"), _files()) == (0, True, [])
     assert cli("gc", *URL)[0] == 0
+
+
+def test_gc_deletes_nothing_where_the_blobs_stand_elsewhere(cli: Cli, tmp_path: Path) -> None:
+    """As one finds who starts it in another folder, and names that of the blobs by a short path."""
+    Path("blobs").rename("moved")
+    for dry, be in ((["--dry-run"], "would be"), ([], "was")):
+        code, out, err = cli("gc", *WITH, *dry)
+        assert (code, out) == (2, "")
+        assert f"nothing {be} deleted, because none of the large values that were looked for" in err
+        assert str(tmp_path / "blobs") in err
+    assert sql(tmp_path, "SELECT count(*) FROM runs") == [(1,)]
+    Path("moved").rename("blobs")
+    code, out, _ = cli("gc", *WITH)
+    assert (code, out.startswith("deleted 1 runs"), _files()) == (0, True, [])
+
+
+def test_an_export_says_as_bad_usage_that_it_was_not_given_the_blobs(cli: Cli) -> None:
+    code, out, err = cli("export", "run-1", *URL)
+    assert (code, out) == (2, "")
+    assert "stands in a blob store that was not given" in err
+    assert cli("export", "run-2", *URL)[0] == 3
+    assert cli("export", "run-1", *WITH, "-o", "run.json")[0] == 0
 
 
 def test_an_erasure_that_leaves_blobs_says_what_is_done_and_what_is_not(cli: Cli) -> None:
@@ -86,3 +108,17 @@ def test_doctor_notes_that_it_was_not_given_the_blobs(cli: Cli) -> None:
     assert [note["code"] for note in found["notes"]] == ["blobs"]
     assert found["well"]
     assert json.loads(cli("doctor", *WITH, "--json")[1])["notes"] == []
+
+
+def test_doctor_finds_that_blobs_are_not_there(cli: Cli) -> None:
+    (path,) = _files()
+    path.rename("away")
+    code, out, _ = cli("doctor", *WITH, "--json")
+    (finding,) = json.loads(out)["findings"]
+    assert (code, finding["code"]) == (1, "blobs")
+    assert "1 of 1 large value that the database needs cannot be found" in finding["message"]
+    assert str(path) in finding["message"]
+    Path("blobs").rename("moved")
+    Path("blobs").write_text("no folder")
+    (finding,) = json.loads(cli("doctor", *WITH, "--json")[1])["findings"]
+    assert "the folder of blobs" in finding["message"]

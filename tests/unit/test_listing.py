@@ -12,7 +12,7 @@ from perdure import App, Context, RunFailed, RunState
 from perdure.blobs import FileBlobs
 from perdure.cli import main
 from perdure.engine.rehearsal import Verdict
-from perdure.errors import KeyUnavailable, StorageCorrupt, StorageMissing
+from perdure.errors import BlobsUnavailable, KeyUnavailable, StorageCorrupt
 from tests.encrypting import keyring, store_value, stored_value
 from tests.harness import app_on, run, sql
 from tests.storages import SQLITE_ONLY, url_of
@@ -191,7 +191,7 @@ def test_results_in_a_blob_store_that_is_not_there_are_listed(tmp_path: Path) ->
         await said(saying(tmp_path, blobs=blobs), {"large": noise(9000), "small": 1})
         async with saying(tmp_path).connect() as app:
             small, large = await app.list()
-            assert (small.output_json, type(large.unreadable)) == (b"1", StorageMissing)
+            assert (small.output_json, type(large.unreadable)) == (b"1", BlobsUnavailable)
         async with saying(tmp_path, blobs=blobs).connect() as app:
             assert [row.unreadable for row in await app.list()] == [None, None]
 

@@ -40,7 +40,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     or until something comes, and `read_at` when that was read, in wall seconds of the store.
     `approvals` is how many answers are waited for, or None where that cannot be read. `ambiguous`
     are effects of which nobody knows, `locked` so many values of each class that the keyring cannot
-    read, and `blobs_missing` tells whether there are values in a blob store that was not given.
+    read. `blobs_missing` tells whether there are values in a blob store that was not given, and
+    `blobs` what is wrong with one that was, or nothing.
     """
 
     url: str
@@ -58,6 +59,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ambiguous: Sequence[Receipt]
     locked: Mapping[str, int]
     blobs_missing: bool
+    blobs: str
 
     @property
     def late(self) -> list[RunRow]:
@@ -87,6 +89,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Finding]:
             " read: add the keys that it was encrypted with to the keyring, and"
             f" `perdure reencrypt{diagnosis.place}`",
         )
+    if diagnosis.blobs:
+        yield Finding("blobs", diagnosis.blobs)
     for row in diagnosis.stuck:
         yield _of_parked(row, diagnosis.place)
     for row in diagnosis.unserved or ():

@@ -10,11 +10,11 @@ from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.sheet import Column, Sheet, plain
 from perdure.cli.target import looked_into, receipts_of
-from perdure.cli.words import STYLES, abridged, instant, moment, size
+from perdure.cli.words import STYLES, abridged, instant, moment, number_of, size
 from perdure.effects.receipt import Receipt
 from perdure.engine.store import RunState
 from perdure.engine.workers import WorkerRow
-from perdure.errors import KeyUnavailable, StorageCorrupt, StorageMissing
+from perdure.errors import KeyUnavailable, StorageCorrupt, StorageError, StorageMissing
 
 _READS: Final = "`perdure check MODULE:APP` reads what the runs hold"
 _RUNS_LISTED: Final = 100
@@ -66,6 +66,7 @@ async def _diagnose(app: App, target: str | None, place: str) -> Diagnosis:
         await _ambiguous(app),
         await _locked(app) if legible else {},
         legible and app.blobs is None and await store.holds_blobs(),
+        await _blobs(app) if legible else "",
     )
 
 
@@ -75,6 +76,21 @@ async def _open_approvals(app: App) -> int | None:
         return len(await app.approvals(limit=APPROVALS_COUNTED))
     except (KeyUnavailable, StorageCorrupt, StorageMissing):
         return None
+
+
+async def _blobs(app: App) -> str:
+    """Say what is wrong with the blob store that was given, as far as some blobs tell."""
+    try:
+        found = await app.store.look_for_blobs()
+    except StorageError as error:
+        return str(error)
+    if not found.missing:
+        return ""
+    return (
+        f"{len(found.missing)} of {number_of(found.looked_for, 'large value')} that the database"
+        f" needs cannot be found in the blob store, {found.missing[0]} for instance: see that this"
+        " App names the blob store of the database, or restore it from a backup"
+    )
 
 
 async def _locked(app: App) -> Mapping[str, int]:

@@ -9,8 +9,8 @@ from perdure.app import App
 from perdure.cli.exits import Exit
 from perdure.cli.screen import Screen
 from perdure.cli.target import looked_into
-from perdure.engine.retention import Expiry, Retention, collect
-from perdure.errors import CommandError
+from perdure.engine.retention import Expiry, Retention, check_blobs, collect
+from perdure.errors import BlobsUnavailable, CommandError
 
 CLASSES: Final = ("runs", "receipts", "tombstones", "audit", "workers", "sessions")
 
@@ -21,40 +21,37 @@ _WORTH_REWRITING_BYTES: Final = 16 * 1024 * 1024
 async def gc(options: argparse.Namespace, screen: Screen) -> Exit:
     """Delete what is over for longer than it is kept."""
     screen.need_tables()
-    days = {f"{name}_days": _days(getattr(options, f"{name}_days")) for name in CLASSES}
+    days = {f"{name}_days": getattr(options, f"{name}_days") for name in CLASSES}
     retention = Retention(**days)
     async with looked_into(options) as app:
         expiry = retention.at(app.store.clock.now())
-        missing = await _missing(app)
-        if missing and not options.dry_run:
-            raise CommandError(f"nothing was deleted, because {missing}")
+        await _check_blobs(app, "would be" if options.dry_run else "was")
         expired = await app.store.count_expired(expiry)
         gone: Mapping[str, int] = expired
         if not options.dry_run:
             gone = await _collect(app, expiry, sum(expired.values()), screen)
         advice = await _advice(app)
     counts = {name: gone.get(name, 0) for name in CLASSES}
-    advice = missing or advice
     screen.document({"dry_run": options.dry_run, "deleted": counts, "advice": advice})
     did = "would delete" if options.dry_run else "deleted"
     screen.line(f"{did} {', '.join(f'{counts[name]} {name}' for name in CLASSES)}")
     if advice:
         screen.line(advice)
-    return Exit.NOT_WELL if missing else Exit.OK
+    return Exit.OK
 
 
-def _days(typed: str) -> float | None:
-    return None if typed == "forever" else float(typed)
-
-
-async def _missing(app: App) -> str:
-    """Say what has to be given to delete anything here, or nothing where all of it is."""
-    if app.blobs is not None or not await app.store.holds_blobs():
-        return ""
-    return (
-        "some of what is in this database stands in a blob store, which was not given and could"
-        " not be cleared of it: name the App that has it with --app MODULE:APP"
-    )
+async def _check_blobs(app: App, be: str) -> None:
+    """Refuse to delete, or to say what would be, where not all of it could be deleted."""
+    try:
+        await check_blobs(app.store)
+    except BlobsUnavailable as error:
+        raise CommandError(f"nothing {be} deleted, because {error}") from error
+    if app.blobs is None and await app.store.holds_blobs():
+        raise CommandError(
+            f"nothing {be} deleted, because some of what is in this database stands in a blob"
+            " store, which was not given and could not be cleared of it: name the App that has it"
+            " with --app MODULE:APP"
+        )
 
 
 async def _collect(app: App, expiry: Expiry, expected: int, screen: Screen) -> Mapping[str, int]:

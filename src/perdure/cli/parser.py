@@ -278,10 +278,10 @@ def _add_gc(commands: Any) -> None:
     gc.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
 
-def _days(text: str) -> str:
+def _days(text: str) -> float | None:
     with suppress(ValueError):
         if text == "forever" or float(text) >= 0:
-            return text
+            return None if text == "forever" else float(text)
     raise argparse.ArgumentTypeError("it is 0 or more days, or forever")
 
 

@@ -31,7 +31,7 @@ from perdure.engine.store import RunRow, RunState
 
 _VALUE_CHARACTERS: Final = 400
 _CHILDREN_SHOWN: Final = 100
-_UNCOUNTED: Final = {None, "lost", "released"}
+_UNCOUNTED: Final = {None, "lost", "released", "locked"}
 _ENDINGS: Final = {"completed": "green", "lost": "red", "failed": "red"}
 _STATUSES: Final = {"failure": "red", "suspended": "yellow"}
 _ATTEMPT_COLUMNS: Final = (

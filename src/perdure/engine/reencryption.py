@@ -37,6 +37,13 @@ class Resealed(msgspec.Struct, frozen=True):
 class Resealing(Protocol):
     """The port through which a store encrypts anew what it holds."""
 
+    async def missing_keys(self) -> Sequence[str]:
+        """Return the ids of the keys that the store was written with and that are not here.
+
+        There were none as it was opened: others have written with these since.
+        """
+        ...
+
     async def count_stale(self) -> Mapping[str, int]:
         """Return how many rows of each class hold what is not encrypted with the current key."""
         ...

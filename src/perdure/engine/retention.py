@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from perdure.errors import InvalidOptions
+from perdure.errors import BlobsUnavailable, InvalidOptions
 
 _DAY_SECONDS = 86_400
 
@@ -63,6 +63,13 @@ class Expiry(msgspec.Struct, frozen=True):
     sessions: float | None = None
 
 
+class BlobsFound(msgspec.Struct, frozen=True):
+    """How many blobs were looked for, and the places of those that are not there."""
+
+    looked_for: int
+    missing: Sequence[str]
+
+
 class Expiring(Protocol):
     """The port through which a store lets go of what has expired."""
 
@@ -77,6 +84,14 @@ class Expiring(Protocol):
         """
         ...
 
+    async def look_for_blobs(self) -> BlobsFound:
+        """Look for some of the blobs that rows need, the newest, in the blob store that was given.
+
+        Looks for none where none was given. Each is read whole, so they are few. Raises a
+        `StorageError`.
+        """
+        ...
+
     async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
         """Delete some of what has expired, in one transaction of bounded size.
 
@@ -88,7 +103,26 @@ class Expiring(Protocol):
         ...
 
 
+async def check_blobs(store: Expiring) -> None:
+    """Check that the blob store that was given may be that of the database.
+
+    Raises `BlobsUnavailable` where nothing that was looked for is there: what is to be deleted is
+    not there either, and nobody would know of it afterwards.
+    """
+    found = await store.look_for_blobs()
+    if found.missing and len(found.missing) == found.looked_for:
+        raise BlobsUnavailable(
+            "none of the large values that were looked for is in the blob store that was given,"
+            f" {found.missing[0]} for instance: it is that of another database, or what it held is"
+            " lost; give the right one, or restore it"
+        )
+
+
 async def collect(store: Expiring, expiry: Expiry) -> AsyncGenerator[Mapping[str, int]]:
-    """Delete what has expired, transaction by transaction; yield what each has deleted."""
+    """Delete what has expired, transaction by transaction; yield what each has deleted.
+
+    Raises as `check_blobs`, and nothing was deleted.
+    """
+    await check_blobs(store)
     while any((some := await store.collect_some(expiry)).values()):
         yield some

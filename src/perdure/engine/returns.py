@@ -26,24 +26,25 @@ class Returns:
         """Forget how often a run was given back; it has come to something."""
         self._setbacks.pop(run_id, None)
 
-    async def give_back(self, fence: Fence, *, at_once: bool) -> None:
+    async def give_back(self, fence: Fence, *, at_once: bool, locked: bool = False) -> None:
         """Give a run back after a pause, which is longer each time unless it is to go `at_once`.
 
-        A release that the store refuses is logged: the end of the lease does it.
+        As one that is `locked`, it goes at once: this worker takes no more of these. A release that
+        the store refuses is logged: the end of the lease does it.
         """
         setbacks = self._setbacks[fence.run_id]
         pauses = self._setbacks[fence.run_id] = min(2 * setbacks or 1, _MOST_PAUSES)
         # First, because another worker, or this one, takes it at once; and for longer each time,
         # because what is refused now may be refused for ever.
-        while pauses and not self._closing() and not at_once:
+        while pauses and not self._closing() and not (at_once or locked):
             await asyncio.sleep(_RETRY_SECONDS)
             pauses -= 1
-        await self.give_back_all([fence])
+        await self.give_back_all([fence], locked=locked)
 
-    async def give_back_all(self, fences: Iterable[Fence]) -> None:
+    async def give_back_all(self, fences: Iterable[Fence], *, locked: bool = False) -> None:
         """Give runs back at once; what the store refuses is logged."""
         for fence in fences:
             try:
-                await self._store.release_run(fence)
+                await self._store.release_run(fence, locked=locked)
             except StorageError as error:
                 log.error("run %s could not be given back: %s", fence.run_id, error)

@@ -16,8 +16,8 @@ MOST_GIVEN_BACK: Final = 5
 async def read_journal(store: RunStore, claim: ClaimedRun) -> tuple[Journal, RunProblem | None]:
     """Return what a run has recorded, and why it cannot be executed, or None.
 
-    What cannot be read, because it was damaged or its key is not there, is nothing that trying
-    again would mend: a person has to look.
+    What cannot be read, because it was damaged or nobody has its key, is nothing that trying again
+    would mend: a person has to look. Raises `KeyUnavailable` where only this process lacks the key.
     """
     try:
         if claim.unreadable is not None:
@@ -26,9 +26,19 @@ async def read_journal(store: RunStore, claim: ClaimedRun) -> tuple[Journal, Run
         if claim.fence.generation > 1:
             journal = await store.read_journal(claim.fence.run_id)
     except (KeyUnavailable, StorageCorrupt) as error:
+        await check_key(store, error)
         failure = failure_of(error)
         return Journal(), RunProblem(failure.error_name, failure.type_name, failure.message)
     return journal, await stalled(store, claim, journal)
+
+
+async def check_key(store: RunStore, error: BaseException | None) -> None:
+    """Raise what kept a run from being read, if others can read it.
+
+    That is a key that this process lacks and the store notes: whoever has it goes on with the run.
+    """
+    if isinstance(error, KeyUnavailable) and await store.missing_keys():
+        raise error
 
 
 async def stalled(store: RunStore, claim: ClaimedRun, journal: Journal) -> RunProblem | None:

@@ -214,9 +214,10 @@ class RunStore(
         """
         ...
 
-    async def release_run(self, fence: Fence) -> None:
+    async def release_run(self, fence: Fence, *, locked: bool = False) -> None:
         """Give a run back unfinished, for any worker to go on with.
 
+        Its attempt was `released`, or `locked` where this process lacks a key that it takes.
         Durable when it returns: the release, fsynced. Nothing happens when the fence no longer
         holds.
         """

@@ -18,7 +18,7 @@ from perdure.engine.options import WorkerOptions
 from perdure.engine.reconciler import BackgroundReconciler
 from perdure.engine.registry import Registry
 from perdure.engine.returns import Returns
-from perdure.engine.stalled import given_back, read_journal
+from perdure.engine.stalled import check_key, given_back, read_journal
 from perdure.engine.store import ClaimedRun, NewRun, RunEnd, RunState, RunStore, StartedRun
 from perdure.engine.ticks import Ticks
 from perdure.engine.workers import WorkerNews
@@ -127,6 +127,7 @@ class Worker:
         if now - self._swept_at >= self._options.sweep_seconds:
             self._swept_at = now
             assert self._lease is not None
+            await self._claims.look_again(self._lease.holder)
             released = await self._store.sweep(self._lease.holder)
             self._observer.count("perdure_run_recovered_total", released)
             woken = await self._store.wake_runs()
@@ -266,7 +267,8 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - a bug must not strand the run
             unexpected = not isinstance(error, StorageError)
             log.error("run %s stops here, to go on later: %s", run_id, error, exc_info=unexpected)
-            await self._give_back(execution)
+            locked = await self._claims.lacks_key(claim.fence.holder, error)
+            await self._give_back(execution, locked=locked)
         else:
             if end is not None:
                 self._returns.forget(run_id)
@@ -314,6 +316,7 @@ class Worker:
         if end is None:
             return None
         if end.state is RunState.NEEDS_ATTENTION:
+            await check_key(self._store, end.cause)
             await execution.suspend()
         end = msgspec.structs.replace(end, executed=performer.executed, replayed=performer.replayed)
         try:
@@ -343,9 +346,9 @@ class Worker:
         self._returns.forget(fence.run_id)
         self._claims.backlog = self._claims.backlog or state is RunState.PENDING
 
-    async def _give_back(self, execution: Execution) -> None:
+    async def _give_back(self, execution: Execution, *, locked: bool = False) -> None:
         cancelled = execution.reason is StopReason.CANCELLED
-        await self._returns.give_back(execution.claim.fence, at_once=cancelled)
+        await self._returns.give_back(execution.claim.fence, at_once=cancelled, locked=locked)
 
     async def _give_back_all(self, holder: str, strays: AbstractSet[tuple[str, int]]) -> None:
         # After a blocked loop, the news may come before the reply to the claim that it is about.

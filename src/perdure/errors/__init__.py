@@ -38,7 +38,7 @@
     │   ├── RuntimeUnreachable                           what dispatches runs does not answer
     │   └── NotInRun, ForeignTask, EngineClosed          misuse of a run's context or an App
     ├── StorageError          the place where runs live
-    │   ├── InvalidUrl, MissingExtra, SchemaTooNew, KeyUnavailable
+    │   ├── InvalidUrl, MissingExtra, SchemaTooNew, KeyUnavailable, BlobsUnavailable
     │   └── StorageMissing, StorageBusy, StorageFull, StorageReadOnly, StorageCorrupt
     ├── SessionError          what people see of runs; each has the code and status of the wire
     │   ├── InvalidSessionMessage                        a message of a channel is malformed
@@ -182,6 +182,7 @@ from perdure.errors.signals import (
     RunStopped,
 )
 from perdure.errors.storage import (
+    BlobsUnavailable,
     InvalidUrl,
     KeyUnavailable,
     MissingExtra,
@@ -198,6 +199,7 @@ __all__ = [
     "AlreadyResolved",
     "ApprovalChanged",
     "ApprovalClosed",
+    "BlobsUnavailable",
     "BudgetExceeded",
     "CancelListenerFailed",
     "ChannelNotReady",

@@ -19,6 +19,10 @@ class StorageMissing(StorageError):
     """There is no database where one was to be looked at."""
 
 
+class BlobsUnavailable(StorageMissing):
+    """What is needed stands in a blob store that was not given, or in another than was given."""
+
+
 class StorageBusy(StorageError):
     """Another process held the write lock for longer than the busy timeout."""
 

@@ -7,7 +7,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from perdure.errors import StorageCorrupt, StorageError, StorageMissing
+from perdure.engine.retention import BlobsFound
+from perdure.errors import BlobsUnavailable, StorageCorrupt, StorageError
 from perdure.storage.documents import BLOB_NAME_BYTES, Documents, Piece
 from perdure.storage.packing import packed_apart
 from perdure.storage.pieces import (
@@ -27,6 +28,8 @@ LEAST_OVER_BYTES: Final = 4096
 _COLLECTED_AFTER_SECONDS: Final = 3600.0
 _SWEPT_AT_ONCE: Final = 100
 _AT_ONCE: Final = 8
+_LOOKED_FOR: Final = 8
+"""How many blobs are read to know whether a store is the right one."""
 
 
 class BlobStore(Protocol):
@@ -158,7 +161,7 @@ class Blobs:
         """Return a document, put together from its pieces and its rest, in blobs or not.
 
         Raises `StorageCorrupt` where something is not what was written or a blob is gone,
-        `KeyUnavailable`, `StorageMissing` without a blob store, or another `StorageError`.
+        `KeyUnavailable`, `BlobsUnavailable` without a blob store, or another `StorageError`.
         """
         references = self._rows.references(place, pieces, packing, stored)
         held: Mapping[bytes, bytes] | None = None
@@ -169,19 +172,28 @@ class Blobs:
     async def sweep(self) -> None:
         """Delete the blobs that no row needs any more, or never came to.
 
-        Durable when it returns: the deletions. Raises `StorageMissing` when there are some and no
+        Durable when it returns: the deletions. Raises `BlobsUnavailable` when there are some and no
         blob store, or another `StorageError`; the next call goes on.
         """
         while names := await self._ledger.condemn_blobs(_COLLECTED_AFTER_SECONDS, _SWEPT_AT_ONCE):
             store = self._store
             if store is None:
-                raise StorageMissing(
+                raise BlobsUnavailable(
                     "what was deleted is gone from the database, but some of it stands in a blob"
                     " store that was not given: open the store with blobs=…, and commands with"
                     " --app, to delete that as well"
                 )
             await _each(names, lambda name, store=store: store.delete(name.hex()))
             await self._ledger.forget_blobs(names)
+
+    async def look(self, names: Callable[[int], Awaitable[Sequence[bytes]]]) -> BlobsFound:
+        """Look whether some blobs are in the store that was given; `names` returns so many."""
+        store = self._store
+        if store is None:
+            return BlobsFound(0, [])
+        looked_for = [name.hex() for name in await names(_LOOKED_FOR)]
+        missing = [store.place(name) for name in looked_for if await store.get(name) is None]
+        return BlobsFound(len(looked_for), missing)
 
     async def _put(self, store: BlobStore, load: _Load) -> None:
         if load.blobs:
@@ -201,7 +213,7 @@ class Blobs:
         key, name = reference[:-BLOB_NAME_BYTES], reference[-BLOB_NAME_BYTES:]
         store = self._store
         if store is None:
-            raise StorageMissing(
+            raise BlobsUnavailable(
                 f"{place} stands in a blob store that was not given: open the store with blobs=…,"
                 " and commands with --app"
             )

@@ -142,6 +142,11 @@ def shown(place: str) -> str:
     return place.partition("|")[0]
 
 
+def lacking(vault: Vault, noted: Sequence[tuple[str, bytes]]) -> list[str]:
+    """Return the ids of those of the keys that a store was written with that a vault has not."""
+    return [key_id for key_id, _ in noted if key_id not in vault.keys.proofs]
+
+
 def admit(vault: Vault, noted: Sequence[tuple[str, bytes]], *, used: bool) -> None:
     """Check that a store can be opened with what was given.
 
@@ -150,7 +155,7 @@ def admit(vault: Vault, noted: Sequence[tuple[str, bytes]], *, used: bool) -> No
     be read as an encrypted one.
     """
     keys = vault.keys
-    missing = ", ".join(repr(key_id) for key_id, _ in noted if key_id not in keys.proofs)
+    missing = ", ".join(map(repr, lacking(vault, noted)))
     if missing:
         if keys.current is None:
             raise KeyUnavailable(

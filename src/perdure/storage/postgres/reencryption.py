@@ -7,7 +7,7 @@ from perdure.engine.reencryption import CLASSES, Resealed
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.failures import NameTaken
 from perdure.storage.reencryption import BATCH_ROWS, FIRST, Resealer
-from perdure.storage.vault import UNREADABLE
+from perdure.storage.vault import UNREADABLE, lacking
 
 _MOST_TRIES: Final = 5
 
@@ -18,6 +18,10 @@ class PostgresReencryption:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._resealer = Resealer(database.rows)
+
+    async def missing_keys(self) -> Sequence[str]:
+        """Return the ids of the keys that the schema was written with and that are not here."""
+        return lacking(self._db.rows.vault, await self._db.read("list_keys"))
 
     async def count_stale(self) -> Mapping[str, int]:
         """Return how many rows of each class hold what is not encrypted with the current key."""

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from perdure.engine.retention import Expiry
+from perdure.engine.retention import BlobsFound, Expiry
 from perdure.storage.postgres.database import Database, Transaction
 from perdure.storage.postgres.erasure import PostgresErasure
 from perdure.storage.postgres.sessions import erase_messages
@@ -33,6 +33,13 @@ class PostgresRetention(PostgresErasure):
         """Return whether large values stand in a blob store; reads all rows where none does."""
         ((holds,),) = await self._db.read("holds_blobs")
         return bool(holds)
+
+    async def look_for_blobs(self) -> BlobsFound:
+        """Look for some of the blobs that rows need, in the blob store that was given."""
+        return await self._db.blobs.look(self._newest_blobs)
+
+    async def _newest_blobs(self, limit: int) -> list[bytes]:
+        return [bytes(name) for (name,) in await self._db.read("newest_blobs", limit=limit)]
 
     async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
         """Delete some of what has expired, in one transaction of bounded size.

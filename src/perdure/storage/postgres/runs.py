@@ -161,12 +161,14 @@ class PostgresRuns(PostgresQueues):
         self.hints.tell()
         return RunState(found[0][0])
 
-    async def release_run(self, fence: Fence) -> None:
+    async def release_run(self, fence: Fence, *, locked: bool = False) -> None:
         """Give a run back unfinished, for any worker to go on with.
 
+        Its attempt was `released`, or `locked` where this process lacks a key that it takes.
         Durable when it returns: the release, fsynced. Does nothing when the fence does not hold.
         """
-        row = {**fence_row(fence), "now": self._db.clock.now()}
+        ending = "locked" if locked else "released"
+        row = {**fence_row(fence), "ending": ending, "now": self._db.clock.now()}
         await self._db.write("release_run", row, "release_run")
         self.hints.tell()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from perdure.storage.reencryption import (
     size_of,
 )
 from perdure.storage.sqlite.database import Database
-from perdure.storage.vault import UNREADABLE
+from perdure.storage.vault import UNREADABLE, lacking
 
 
 class SqliteReencryption:
@@ -26,6 +26,10 @@ class SqliteReencryption:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._resealer = Resealer(database.rows)
+
+    async def missing_keys(self) -> Sequence[str]:
+        """Return the ids of the keys that the file was written with and that are not here."""
+        return lacking(self._db.rows.vault, self._db.read("list_keys"))
 
     async def count_stale(self) -> Mapping[str, int]:
         """Return how many rows of each class hold what is not encrypted with the current key."""

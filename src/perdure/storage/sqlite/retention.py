@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.engine.retention import Expiry
+from perdure.engine.retention import BlobsFound, Expiry
 from perdure.storage.sqlite.database import Database
 from perdure.storage.sqlite.erasure import Budget, SqliteErasure
 from perdure.storage.sqlite.sessions import erase_messages
@@ -47,6 +47,15 @@ class SqliteRetention(SqliteErasure):
     def _holds_blobs(self) -> bool:
         with self._db.apart() as connection:
             return bool(self._db.run(connection, "holds_blobs", {}).fetchone()[0])
+
+    async def look_for_blobs(self) -> BlobsFound:
+        """Look for some of the blobs that rows need, in the blob store that was given."""
+        return await self._db.blobs.look(lambda limit: asyncio.to_thread(self._newest_blobs, limit))
+
+    def _newest_blobs(self, limit: int) -> list[bytes]:
+        with self._db.apart() as connection:
+            found = self._db.run(connection, "newest_blobs", {"limit": limit})
+            return [name for (name,) in found]
 
     async def collect_some(self, expiry: Expiry) -> Mapping[str, int]:
         """Delete some of what has expired, in one transaction of bounded size.

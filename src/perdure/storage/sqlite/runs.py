@@ -130,14 +130,15 @@ class SqliteRuns(SqliteQueues):
             raise self._db.fenced_off(fence.run_id)
         return RunState(state)
 
-    async def release_run(self, fence: Fence) -> None:
+    async def release_run(self, fence: Fence, *, locked: bool = False) -> None:
         """Give a run back unfinished, for any worker to go on with.
 
+        Its attempt was `released`, or `locked` where this process lacks a key that it takes.
         Durable when it returns: the release, fsynced. Does nothing when the fence does not hold.
         """
         row = {
             **fence_row(fence),
-            "ending": "released",
+            "ending": "locked" if locked else "released",
             "executed": 0,
             "replayed": 0,
             "now": self._db.clock.now(),

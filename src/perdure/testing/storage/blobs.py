@@ -95,6 +95,7 @@ async def whoever_has_no_blobs_says_so(scene: Scene) -> None:
 async def whether_there_are_blobs_is_known(scene: Scene) -> None:
     """To who has none as well, whatever stands in them, and until they are gone."""
     process, blind = await scene.process(blobs=HeldBlobs()), await scene.process()
+    other = await scene.process(blobs=HeldBlobs())
     records: dict[str, dict[str, Any]] = {
         "an input": {"document": _value(1)},
         "an answer": {"outcome": Success(_value(2))},
@@ -111,8 +112,18 @@ async def whether_there_are_blobs_is_known(scene: Scene) -> None:
         output = _value(5) if what == "what a run came to" else b"1"
         await process.end(fence, output_json=output)
         ensure(await blind.store.holds_blobs(), f"{what} is known to be in a blob")
+        expect(await _looked_for(process), (1, 0), f"whether the blob of {what} is there")
+        expect(await _looked_for(other), (1, 1), f"whether the blob of {what} is elsewhere")
+        expect(await _looked_for(blind), (0, 0), "the blobs that are looked for nowhere")
         await process.store.erase_run(run_id, by="ada", why="so")
         ensure(not await blind.store.holds_blobs(), f"{what} is known to be gone")
+        expect(await _looked_for(other), (0, 0), f"whether {what} is looked for any more")
+
+
+async def _looked_for(process: Process) -> tuple[int, int]:
+    """Return how many blobs are looked for, and how many of them are not there."""
+    found = await process.store.look_for_blobs()
+    return found.looked_for, len(found.missing)
 
 
 async def an_erasure_deletes_what_nobody_else_needs(scene: Scene) -> None:

@@ -35,6 +35,9 @@ async def only_who_has_the_key_reads(scene: Scene) -> None:
     await _worked(first)
     second = await scene.process(vault=_vault(old=_OLD))
     expect(await _told(second.store), await _told(first.store), "what another process reads")
+    newer = await scene.process(vault=_vault(new=_NEW, old=_OLD))
+    expect(await newer.store.missing_keys(), [], "the keys that a newer process lacks")
+    expect(await first.store.missing_keys(), ["new"], "the keys that an older process lacks")
     lacking: tuple[Vault | None, ...] = (_vault(new=_NEW), _vault(old=_NEW), None)
     for vault in lacking:
         await _reads_nothing(scene, vault)

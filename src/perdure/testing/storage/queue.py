@@ -145,10 +145,12 @@ async def a_run_that_is_given_back_goes_on_elsewhere(scene: Scene) -> None:
     expect(claim.input_json, b"7", "the input of a run that goes on")
     await one.store.release_run(fence)
     expect(await one.state(), RunState.RUNNING, "a run that somebody else gave back")
-    await other.store.end_run(claim.fence, RunEnd(RunState.COMPLETED, b"1"))
+    await other.store.release_run(claim.fence, locked=True)
+    (claim,) = await one.store.claim_runs(one.holder, SERVED, 9)
+    await one.store.end_run(claim.fence, RunEnd(RunState.COMPLETED, b"1"))
     attempts = await one.store.list_attempts("run-1")
     told = [(attempt.generation, attempt.ending) for attempt in attempts]
-    expect(told, [(1, "released"), (2, "completed")], "the attempts of a run")
+    expect(told, [(1, "released"), (2, "locked"), (3, "completed")], "the attempts of a run")
 
 
 async def a_cancellation_reaches_a_run_wherever_it_is(scene: Scene) -> None:

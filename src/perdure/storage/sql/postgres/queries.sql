@@ -349,7 +349,7 @@ SELECT state FROM ended;
 SELECT attempts.ending FROM perdure.attempts AS attempts JOIN perdure.runs AS runs
   ON runs.run_number = attempts.run_number
 WHERE runs.run_id = %(run_id)s AND attempts.generation = %(generation)s
-AND attempts.holder = %(holder)s AND attempts.ending NOT IN ('lost', 'released');
+AND attempts.holder = %(holder)s AND attempts.ending NOT IN ('lost', 'released', 'locked');
 
 -- name: release_run
 -- Give a run back for any worker; a run whose cancellation was asked for is cancelled.
@@ -360,7 +360,7 @@ WITH released AS (
   WHERE run_id = %(run_id)s AND holder = %(holder)s AND generation = %(generation)s
   RETURNING run_number
 )
-UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = 'released'
+UPDATE perdure.attempts AS attempts SET ended_at = %(now)s, ending = %(ending)s
 FROM released WHERE attempts.run_number = released.run_number
 AND attempts.generation = %(generation)s;
 
@@ -1014,6 +1014,41 @@ VALUES (%(operation_key)s, %(version)s, %(attempt)s, %(decision)s, %(by)s, %(why
 SELECT EXISTS (SELECT 1 FROM perdure.decisions
                WHERE operation_key = %(operation_key)s AND version = %(version)s
                AND decision = %(decision)s AND decided_by = %(by)s AND decided_at = %(now)s);
+
+-- name: settle_receipts
+-- Move the receipts of attempts that say themselves how they ended: no run is freed by that. That they
+-- end in some state makes the planner expect few of them: it would plan to read all of a young table.
+WITH input AS (
+  SELECT * FROM unnest(
+    %(operation_key)s::text[], %(attempt)s::bigint[], %(generation)s::bigint[], %(state)s::text[],
+    %(sources)s::text[], %(payload)s::bytea[], %(problem)s::text[], %(stopped)s::boolean[],
+    %(risk)s::boolean[], %(now)s::double precision[]
+  ) WITH ORDINALITY AS input (operation_key, attempt, generation, state, sources, payload, problem,
+                              stopped, risk, now, place)
+)
+UPDATE perdure.receipts AS receipts SET
+  state = input.state, version = receipts.version + 1, payload = input.payload,
+  problem = input.problem, settled_at = input.now, lookup_holder = NULL,
+  lookup_at = CASE WHEN input.state = 'ambiguous' THEN input.now END,
+  resend_after = CASE WHEN input.stopped
+                      THEN least(COALESCE(receipts.resend_after,
+                                          input.now + receipts.settle_seconds),
+                                 input.now + receipts.settle_seconds)
+                      ELSE receipts.resend_after END,
+  residual_duplicate_risk = receipts.residual_duplicate_risk OR input.risk
+FROM input
+WHERE input.state IN ('completed', 'failed', 'ambiguous')
+AND receipts.operation_key = input.operation_key
+AND receipts.attempt = input.attempt AND receipts.generation = input.generation
+AND position('|' || receipts.state || '|' IN input.sources) > 0
+RETURNING input.place, receipts.operation_key, receipts.run_id, receipts.idempotency_key,
+          receipts.target, receipts.ordinal, receipts.support, receipts.arguments_sha256,
+          receipts.state, receipts.attempt, receipts.holder, receipts.generation, receipts.version,
+          receipts.payload, receipts.problem, receipts.first_claimed_at, receipts.claimed_at,
+          receipts.settled_at, receipts.settle_seconds, receipts.resend_after, receipts.lookups,
+          receipts.lookup_at, receipts.lookup_holder, receipts.exhausted,
+          receipts.earlier_unknown, receipts.residual_duplicate_risk, receipts.decided_by,
+          receipts.decided_why, receipts.handler_id;
 
 -- name: free_run
 -- Make a run wait for a worker again that waits for a person's word on an effect.
@@ -1762,6 +1797,25 @@ OR EXISTS (SELECT 1 FROM perdure.runs
            WHERE (input_packing >= 4 AND input <> '')
            OR (output_packing >= 4 AND output IS NOT NULL))
 OR EXISTS (SELECT 1 FROM perdure.records WHERE input_packing >= 4 OR payload_packing >= 4);
+
+-- name: newest_blobs
+-- The names of some blobs that rows need: the newest of the first class that has any, and so on.
+SELECT name FROM (
+  (SELECT substring(output FROM length(output) - 31) AS name FROM perdure.runs
+   WHERE output_packing >= 4 AND length(output) >= 32 ORDER BY run_number DESC LIMIT %(limit)s)
+  UNION ALL
+  (SELECT substring(input FROM length(input) - 31) AS name FROM perdure.runs
+   WHERE input_packing >= 4 AND length(input) >= 32 ORDER BY run_number DESC LIMIT %(limit)s)
+  UNION ALL
+  (SELECT substring(payload FROM length(payload) - 31) AS name FROM perdure.records
+   WHERE payload_packing >= 4 AND length(payload) >= 32 ORDER BY record_number DESC LIMIT %(limit)s)
+  UNION ALL
+  (SELECT substring(input_tail FROM length(input_tail) - 31) AS name FROM perdure.records
+   WHERE input_packing >= 4 AND length(input_tail) >= 32 ORDER BY record_number DESC LIMIT %(limit)s)
+  UNION ALL
+  (SELECT substring(data FROM length(data) - 31) AS name FROM perdure.pieces
+   WHERE packing >= 4 AND length(data) >= 32 LIMIT %(limit)s)
+) AS found LIMIT %(limit)s;
 
 -- name: declare_schedule
 -- Write a schedule, or what an App declares anew of one that is there.

@@ -1281,6 +1281,30 @@ OR EXISTS (SELECT 1 FROM runs
            OR (output_packing >= 4 AND output IS NOT NULL))
 OR EXISTS (SELECT 1 FROM records WHERE input_packing >= 4 OR payload_packing >= 4);
 
+-- name: newest_blobs
+-- The names of some blobs that rows need: the newest of the first class that has any, and so on.
+SELECT name FROM (
+  SELECT * FROM (
+    SELECT substr(output, -32) AS name FROM runs WHERE output_packing >= 4 AND length(output) >= 32
+    ORDER BY run_number DESC LIMIT :limit)
+  UNION ALL
+  SELECT * FROM (
+    SELECT substr(input, -32) AS name FROM runs WHERE input_packing >= 4 AND length(input) >= 32
+    ORDER BY run_number DESC LIMIT :limit)
+  UNION ALL
+  SELECT * FROM (
+    SELECT substr(payload, -32) AS name FROM records WHERE payload_packing >= 4 AND length(payload) >= 32
+    ORDER BY record_number DESC LIMIT :limit)
+  UNION ALL
+  SELECT * FROM (
+    SELECT substr(input_tail, -32) AS name FROM records WHERE input_packing >= 4 AND length(input_tail) >= 32
+    ORDER BY record_number DESC LIMIT :limit)
+  UNION ALL
+  SELECT * FROM (
+    SELECT substr(data, -32) AS name FROM pieces WHERE packing >= 4 AND length(data) >= 32
+    ORDER BY piece_number DESC LIMIT :limit)
+) LIMIT :limit;
+
 -- name: declare_schedule
 -- Write a schedule, or what an App declares anew of one that is there.
 INSERT INTO schedules (name, function, rule, counted_to)
