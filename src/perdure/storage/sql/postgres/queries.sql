@@ -1015,41 +1015,6 @@ SELECT EXISTS (SELECT 1 FROM perdure.decisions
                WHERE operation_key = %(operation_key)s AND version = %(version)s
                AND decision = %(decision)s AND decided_by = %(by)s AND decided_at = %(now)s);
 
--- name: settle_receipts
--- Move the receipts of attempts that say themselves how they ended: no run is freed by that. That they
--- end in some state makes the planner expect few of them: it would plan to read all of a young table.
-WITH input AS (
-  SELECT * FROM unnest(
-    %(operation_key)s::text[], %(attempt)s::bigint[], %(generation)s::bigint[], %(state)s::text[],
-    %(sources)s::text[], %(payload)s::bytea[], %(problem)s::text[], %(stopped)s::boolean[],
-    %(risk)s::boolean[], %(now)s::double precision[]
-  ) WITH ORDINALITY AS input (operation_key, attempt, generation, state, sources, payload, problem,
-                              stopped, risk, now, place)
-)
-UPDATE perdure.receipts AS receipts SET
-  state = input.state, version = receipts.version + 1, payload = input.payload,
-  problem = input.problem, settled_at = input.now, lookup_holder = NULL,
-  lookup_at = CASE WHEN input.state = 'ambiguous' THEN input.now END,
-  resend_after = CASE WHEN input.stopped
-                      THEN least(COALESCE(receipts.resend_after,
-                                          input.now + receipts.settle_seconds),
-                                 input.now + receipts.settle_seconds)
-                      ELSE receipts.resend_after END,
-  residual_duplicate_risk = receipts.residual_duplicate_risk OR input.risk
-FROM input
-WHERE input.state IN ('completed', 'failed', 'ambiguous')
-AND receipts.operation_key = input.operation_key
-AND receipts.attempt = input.attempt AND receipts.generation = input.generation
-AND position('|' || receipts.state || '|' IN input.sources) > 0
-RETURNING input.place, receipts.operation_key, receipts.run_id, receipts.idempotency_key,
-          receipts.target, receipts.ordinal, receipts.support, receipts.arguments_sha256,
-          receipts.state, receipts.attempt, receipts.holder, receipts.generation, receipts.version,
-          receipts.payload, receipts.problem, receipts.first_claimed_at, receipts.claimed_at,
-          receipts.settled_at, receipts.settle_seconds, receipts.resend_after, receipts.lookups,
-          receipts.lookup_at, receipts.lookup_holder, receipts.exhausted,
-          receipts.earlier_unknown, receipts.residual_duplicate_risk, receipts.decided_by,
-          receipts.decided_why, receipts.handler_id;
-
 -- name: free_run
 -- Make a run wait for a worker again that waits for a person's word on an effect.
 UPDATE perdure.runs SET state = 'pending', problem = NULL, problem_code = NULL,
