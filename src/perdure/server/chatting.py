@@ -116,7 +116,7 @@ class Chatting:
         ]
         results = [result for result in asked.results if _is_wanted(calls.get(result.tool_call_id))]
         if results:
-            sent = await client.answer(results)
+            sent = await client.answer(results, run_id=run.key)
             await self._service.start(self._entry, sent.event_id)
             return self._run_of(sent)
         if not events and answered and run.info.lifecycle.status not in ENDS:
@@ -132,7 +132,11 @@ class Chatting:
 
     async def _approve(self, client: ClientSession, call: Asked, said: Approval) -> str:
         sent = await client.approve(
-            call.tool_call_id, said.approved, said.reason, event_id=call.event_id
+            call.tool_call_id,
+            said.approved,
+            said.reason,
+            run_id=call.run.key,
+            event_id=call.event_id,
         )
         return sent.event_id
 

@@ -150,7 +150,11 @@ class SessionRoutes:
         if known is None and asked.is_open:
             async with service.client(entry) as client:
                 await client.approve(
-                    asked.tool_call_id, said.approved, said.reason, event_id=asked.event_id
+                    asked.tool_call_id,
+                    said.approved,
+                    said.reason,
+                    run_id=asked.run.key,
+                    event_id=asked.event_id,
                 )
         elif known is None or known.codec.get("approved") != ("true" if said.approved else "false"):
             raise Refused(409, "AlreadyResolved", "this was answered before, or the run has ended")

@@ -16,7 +16,7 @@ from perdure.session.message import WireMessage
 from perdure.session.run_node import RunNode
 from perdure.session.sent import Sent
 from perdure.session.steered import Steered, check_takes_input, steer
-from perdure.session.tool_call import ToolCall, find_call, fork, going_on
+from perdure.session.tool_call import ToolCall, check_meant, find_call, fork, going_on
 from perdure.session.view import View
 
 _Found = TypeVar("_Found")
@@ -158,18 +158,21 @@ class ClientSession:
         approved: bool,  # noqa: FBT001  it is what a person has said
         reason: str | None = None,
         *,
+        run_id: str | None = None,
         event_id: str | None = None,
     ) -> Sent:
         """Answer an agent that asks whether it may call a tool; the suspended run goes on.
 
-        Durable when it returns: the answer. Raises `InvalidSessionArgument` where no run that goes
-        on has made the call.
+        `run_id` is the run that asks; None where one run alone waits under that id. Durable when it
+        returns: the answer. Raises `InvalidSessionArgument` where no run that goes on has made the
+        call, or where several wait.
         """
         self._connection.check_attached()
-        call = await self._call(tool_call_id)
+        call = await self._call(tool_call_id, run_id)
         said = Approval(tool_call_id, approved, reason)
-        if known := self._known(said, {}, event_id):
+        if known := self._known(said, _of(run_id), event_id):
             return known
+        self._check_meant(tool_call_id, run_id)
         check_takes_input(call.run.key, call.run)
         return await self._send(said, going_on(call), call.message_id, event_id)
 
@@ -178,24 +181,29 @@ class ClientSession:
         results: ToolResult | Sequence[ToolResult],
         *,
         in_place: bool = False,
+        run_id: str | None = None,
         event_id: str | None = None,
     ) -> Sent:
         """Give an agent what tools of this client came to, for calls of one run.
 
         The conversation forks at the suspended run: another one begins with all that it had come
         to, so that of two clients that answer neither is in the way of the other. With `in_place`
-        the run itself goes on. Durable when it returns: all of the results. Raises
-        `InvalidSessionArgument` where no run that goes on has made the calls.
+        the run itself goes on. `run_id` is the run that has made the calls; None where one run
+        alone waits under their ids. Durable when it returns: all of the results. Raises
+        `InvalidSessionArgument` where no run that goes on has made the calls, or where several
+        wait.
         """
         self._connection.check_attached()
         given = [results] if isinstance(results, ToolResult) else list(results)
         if not given:
             raise InvalidSessionArgument("there is no result to answer with")
-        calls = [await self._call(result.tool_call_id) for result in given]
+        calls = [await self._call(result.tool_call_id, run_id) for result in given]
         for number, result in enumerate(given[:-1] if event_id else []):
-            self._known(result, {}, f"{event_id}/{number}")
-        if known := self._known(given[-1], {}, event_id):
+            self._known(result, _of(run_id), f"{event_id}/{number}")
+        if known := self._known(given[-1], _of(run_id), event_id):
             return known
+        for result in given:
+            self._check_meant(result.tool_call_id, run_id)
         run = calls[0].run
         if any(call.run is not run for call in calls):
             raise InvalidSessionArgument("the calls are of several runs; answer each run by itself")
@@ -277,12 +285,16 @@ class ClientSession:
             await self._connection.load_page()
         return tail or ""
 
-    async def _call(self, tool_call_id: str) -> ToolCall:
+    async def _call(self, tool_call_id: str, run_id: str | None) -> ToolCall:
         tree = self._connection.reader.tree
         return await self._find(
-            lambda: find_call(tree, tool_call_id),
+            lambda: find_call(tree, tool_call_id, run_id),
             f"no run that goes on has made the tool call {tool_call_id}",
         )
+
+    def _check_meant(self, tool_call_id: str, run_id: str | None) -> None:
+        if run_id is None:
+            check_meant(self._connection.reader.tree, tool_call_id)
 
     def _before(self, codec_message_id: str) -> str | None:
         """Return the message that one of a run follows, once the start of that is seen."""
@@ -303,6 +315,10 @@ class ClientSession:
                 raise InvalidSessionArgument(lacking)
             await self._connection.load_page()
         return found
+
+
+def _of(run_id: str | None) -> dict[str, str]:
+    return {} if run_id is None else {headers.RUN_ID: run_id}
 
 
 def _pass_over(_: SessionError) -> None:

@@ -24,17 +24,26 @@ def check_same(
     """Raise `InputConflict` where what stands under an event id is not what is said now.
 
     What it follows is no part of that, since the conversation goes on meanwhile, nor are ids. Of an
-    answer to an agent that asks, it is the decision: several people may come to the same.
+    answer to an agent that asks, it is the decision: several people may come to the same. Which run
+    is answered is compared where `about` tells.
     """
     before = [_content(part.codec, part.data) for part in parts]
     now = [_content(whole.fields, whole.data) for whole in codec.encode_said(said, event_id)]
-    is_placed = isinstance(said, Saying | Regeneration)
-    moved = is_placed and any(parts[0].header(name) != about.get(name, "") for name in _PLACE)
+    first = parts[0]
+    if isinstance(said, Saying | Regeneration):
+        moved = any(first.header(name) != about.get(name, "") for name in _PLACE)
+    else:
+        moved = _answered(about) not in ("", _answered(first.transport or {}))
     if before != now or moved:
         raise InputConflict(
             f"something else was sent as {event_id}: that stands, and this was not sent; give it"
             " an event id of its own"
         )
+
+
+def _answered(about: Mapping[str, str]) -> str:
+    """Return the run that an answer is for: one goes on, or is left for another."""
+    return about.get(headers.RUN_ID, "") or about.get(headers.SUPERSEDES, "")
 
 
 def _content(fields: Mapping[str, str], data: Any) -> tuple[dict[str, str], Any]:
